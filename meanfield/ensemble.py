@@ -1,0 +1,128 @@
+"""An ensemble of weighted tokens: drawn at random, or laid on a quadrature and carried along characteristics."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from .attention import Moments, Tokens
+from .pytree import pytree, static
+
+
+@pytree
+class Ensemble:
+    """N tokens x = rθ with weights of sum 1: x (..., token, axis), weights (token,); leading axes are independent trials.
+
+    grid: the grid of the moments through which tokens see each other, or None for the direct sum.
+    coarser: weights (token,) of a coarser rule embedded in the same nodes, or None; it prices the quadrature.
+    sampled: whether the tokens were drawn at random (its mean cosine then runs over pairs of distinct tokens).
+    """
+
+    x: Any
+    weights: Any
+    grid: Any = None
+    coarser: Any = None
+    sampled: bool = static(default=False)
+
+    name: ClassVar[str] = "ensemble"
+    holds_radii: ClassVar[bool] = True
+
+    @property
+    def moving(self) -> Array:
+        """The array that time advances: the tokens."""
+        return self.x
+
+    def moved(self, x: Any) -> Ensemble:
+        """The same ensemble with other tokens."""
+        return Ensemble(x, self.weights, self.grid, self.coarser, self.sampled)
+
+    def settled(self, previous: Ensemble) -> Ensemble:
+        """Tokens brought back to their previous radii, which a step keeps only to its tolerance."""
+        return self.moved(self.x * (previous.radius / self.radius)[..., None])
+
+    @property
+    def radius(self) -> Array:
+        """r = ‖x‖: (..., token)."""
+        return jnp.sqrt(jnp.sum(jnp.asarray(self.x) ** 2, axis=-1))
+
+    @property
+    def directions(self) -> Array:
+        """θ = x/‖x‖: (..., token, axis)."""
+        return self.x / self.radius[..., None]
+
+    @property
+    def points(self) -> Array:
+        """Where the field is needed: the directions of the tokens."""
+        return self.directions
+
+    def source(self) -> Moments | Tokens:
+        """What attention sees."""
+        if self.grid is None:
+            return Tokens(self.directions, self.weights)
+        return Moments(self.grid, self.grid.moments(self.directions, self.weights))
+
+    def transport(self, push: Array, restores: bool) -> Array:
+        """dx/dt = p, or r P_θ p where the norm is restored. (..., token, axis)."""
+        if not restores:
+            return push
+        theta = self.directions
+        return self.radius[..., None] * (push - jnp.sum(theta * push, axis=-1, keepdims=True) * theta)
+
+    def error_norm(self, error: Array, rtol: Array, atol: Array) -> Array:
+        """Root mean square over the measure of ‖error‖/(atol + rtol r), the worst of the trials."""
+        scale = atol + rtol * self.radius
+        square = jnp.sum(error**2, axis=-1) / scale**2
+        return jnp.sqrt(jnp.max(jnp.sum(self.weights * square, axis=-1)))
+
+    def resolution(self) -> Array:
+        """Not a notion of an ensemble; NaN for each trial."""
+        return jnp.full(np.shape(self.x)[:-2], np.nan)
+
+    def quadrature_error(self) -> Array:
+        """|∫θdμ − ∫θdμ_coarser| with the embedded coarser rule; NaN where there is none."""
+        if self.coarser is None:
+            return jnp.full(np.shape(self.x)[:-2], np.nan)
+        difference = jnp.einsum("...nc,n->...c", self.directions, self.weights - self.coarser)
+        return jnp.sqrt(jnp.sum(difference**2, axis=-1))
+
+    def mean_direction(self) -> Array:
+        """∫θ dμ: (..., axis)."""
+        return jnp.einsum("...nc,n->...c", self.directions, jnp.asarray(self.weights))
+
+    def mean_cosine(self, order_parameter: Array) -> Array:
+        """|∫θdμ|², or for sampled tokens the mean over pairs of distinct ones: (|∫θdμ|² − Σw²)/(1 − Σw²)."""
+        own = jnp.sum(jnp.asarray(self.weights) ** 2) if self.sampled else 0.0
+        return (order_parameter**2 - own) / (1 - own)
+
+    def mass(self) -> Array:
+        """The sum of the weights."""
+        return jnp.full(np.shape(self.x)[:-2], jnp.sum(jnp.asarray(self.weights)))
+
+    def radii(self) -> tuple[Array, Array]:
+        """Mean and standard deviation of the radius under the weights."""
+        mean = jnp.sum(self.weights * self.radius, axis=-1)
+        variance = jnp.sum(self.weights * (self.radius - mean[..., None]) ** 2, axis=-1)
+        return mean, jnp.sqrt(variance)
+
+    def min_density(self) -> Array:
+        """Not known to an ensemble; NaN for each trial."""
+        return jnp.full(np.shape(self.x)[:-2], np.nan)
+
+    def arrays(self) -> dict[str, tuple[tuple[str, ...], Any, str]]:
+        """Named arrays of a frame: name → (dimensions, value, long name)."""
+        trial = ("trial",) * (np.ndim(self.x) - 2)
+        return {
+            "ensemble/direction": ((*trial, "token", "axis"), self.directions, "directions of the tokens"),
+            "ensemble/radius": ((*trial, "token"), self.radius, "radii of the tokens"),
+        }
+
+    def fixed_arrays(self) -> dict[str, tuple[tuple[str, ...], Any, str]]:
+        """Named arrays that no frame changes."""
+        fixed = {"ensemble/weight": (("token",), self.weights, "weights of the tokens, sum 1")}
+        if self.coarser is not None:
+            meaning = "weights of the coarser rule embedded in the same nodes, which prices the quadrature"
+            fixed["ensemble/coarser_weight"] = (("token",), self.coarser, meaning)
+        return fixed
