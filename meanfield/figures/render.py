@@ -190,15 +190,13 @@ def sphere_painter(window: int = 600) -> Iterator[Paint]:
     name, window_class = _first_that_opens(_candidates())
     if name == "matplotlib":
         yield _matplotlib_painter(window)
-        return
-    plotter, paint = _vtk_painter(window, window_class)
-    try:
-        yield paint
-    finally:
-        plotter.close()
+    else:
+        with _vtk_painter(window, window_class) as paint:
+            yield paint
 
 
-def _vtk_painter(window: int, window_class: str) -> tuple[Any, Paint]:
+@contextlib.contextmanager
+def _vtk_painter(window: int, window_class: str) -> Iterator[Paint]:
     import pyvista
 
     vertices, triangles = icosphere()
@@ -229,16 +227,15 @@ def _vtk_painter(window: int, window_class: str) -> tuple[Any, Paint]:
         plotter.enable_parallel_projection()
         plotter.camera.parallel_scale = 1.0
         plotter.renderer.ResetCameraClippingRange()
-    except BaseException:
+
+        def paint(levels: NDArray) -> NDArray[np.uint8]:
+            mesh.point_data["level"] = np.asarray(levels, dtype=float)
+            plotter.render()
+            return np.array(plotter.screenshot(return_img=True))
+
+        yield paint
+    finally:
         plotter.close()
-        raise
-
-    def paint(levels: NDArray) -> NDArray[np.uint8]:
-        mesh.point_data["level"] = np.asarray(levels, dtype=float)
-        plotter.render()
-        return np.array(plotter.screenshot(return_img=True))
-
-    return plotter, paint
 
 
 def _matplotlib_painter(window: int) -> Paint:

@@ -119,6 +119,7 @@ def test_a_logarithmic_axis_leaves_out_what_is_not_positive():
     low, high = ax.get_ylim()
     assert 1e-10 < low <= 1e-8
     assert 1e-2 <= high < 1
+    assert not np.isfinite(ax.yaxis.get_transform().transform(np.array([0.0, -1.0]))).any()
 
 
 def test_the_cosine_axis_shows_zero_and_one_and_a_band_below_zero():
