@@ -1,0 +1,60 @@
+"""The case of a run as a TOML document: written from objects, and compared with another."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import numpy as np
+import tomli_w
+from numpy.typing import NDArray
+
+from .keys import InputError, described, shown
+
+
+def case_text(model: Any, law: Any, radius: Any, settings: Any, times: NDArray, state: str | int) -> str:
+    """The TOML text of a run made from Python; empty where a part of it cannot be written as TOML."""
+    try:
+        initial = {"kind": law.case_name, **described(law)}
+        if radius is not None:
+            initial["radius"] = {"kind": radius.case_name, **described(radius)}
+        defaults = type(settings)()
+        changed = {key: value for key, value in vars(settings).items() if value != getattr(defaults, key)}
+        document = {
+            "geometry": {"kind": law.space.case_name, "dimension": law.space.dimension},
+            "attention": described(model.attention),
+            "normalization": {"scheme": model.normalization.case_name, **described(model.normalization)},
+            "initial": initial,
+            "solver": {key: value for key, value in changed.items() if value is not None},
+            "time": described_times(times),
+            "output": {} if state == "all" else {"state": state},
+        }
+        return tomli_w.dumps({section: table for section, table in document.items() if table})
+    except (AttributeError, TypeError):
+        return ""
+
+
+def described_times(times: NDArray) -> dict[str, Any]:
+    """The [time] section: final and frames where they give the same bits, else the list."""
+    if len(times) >= 2 and np.array_equal(times, np.linspace(0.0, times[-1], len(times))):
+        return {"final": float(times[-1]), "frames": len(times)}
+    return {"times": times.tolist()}
+
+
+def flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} → {"a.b": 1}."""
+    leaves: dict[str, Any] = {}
+    for key, value in document.items():
+        leaves |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return leaves
+
+
+def refuse_other_case(stored: str, asked: str) -> None:
+    """Raise InputError, naming the first key that differs, unless both texts say the same; the title may differ."""
+    if not stored:
+        raise InputError("case", stored, "the text of a case: this file was written by a run that has none and cannot be resumed")
+    before, now = flat(tomllib.loads(stored)), flat(tomllib.loads(asked))
+    for key in sorted(before.keys() | now.keys()):
+        if key != "title" and before.get(key) != now.get(key):
+            allowed = f"{shown(before.get(key))}, as the file to be resumed was run with"
+            raise InputError(key, now.get(key), allowed)

@@ -1,0 +1,137 @@
+"""A run in progress: compiled calls that take a state from frame to frame, and the judgement on what they return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from . import integrate, observables
+from .density import Density
+from .ensemble import Ensemble
+from .integrate import Limits, Progress
+from .keys import require
+from .model import Model
+from .precision import float64, float64_leaves
+
+# A density whose spectrum carries more than this in its top tenth of degrees is no longer resolved.
+RESOLUTION_LIMIT = 1e-4
+# With less than this ratio of the least to the largest Z, sums through moments are off by more than 1e-7.
+ACCURACY_LIMIT = 1e-8
+# Schemes that divide by ‖A‖ lose smoothness near its zeros; below this the loss is felt.
+VOID_ATTENTION = 0.05
+
+
+@jax.jit
+def _advance(model: Model, template: Any, progress: Progress, end: Any, limits: Limits) -> Progress:
+    return integrate.advance_segment(model, template, progress, end, limits)
+
+
+@jax.jit
+def _observe(model: Model, state: Any, t: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    arrays = {name: value for name, (_, value, _) in state.arrays().items()}
+    return observables.observe(model, state, t), arrays
+
+
+class Run:
+    """A run in progress: the template of the state, where it stands, and how to take it one frame further."""
+
+    def __init__(self, model: Model, state: Any, times: NDArray, rtol: float, atol: float, custom: Mapping[str, Callable]) -> None:
+        fast = isinstance(state, Ensemble) and state.grid is not None
+        limit = RESOLUTION_LIMIT if isinstance(state, Density) else np.inf
+        limits = Limits(rtol, atol, limit, ACCURACY_LIMIT if fast else -np.inf)
+        self.times, self.custom = times, dict(custom)
+        self.model, self.template, self.limits = float64_leaves((model, state, limits))
+        self.progress: Progress = _to_numpy(integrate.start(self.template, times[0]))
+
+    def to_frame(self, index: int) -> None:
+        """Advance to the depth of frame `index`, or to where a judgement stops the run."""
+        target = self.times[index]
+        for end, branch in self.model.segments():
+            depth = np.asarray(min(float(target), float(end)))
+            if self.progress.t < depth and self.progress.status == integrate.COMPLETE:
+                self.progress = _to_numpy(_advance(branch, self.template, self.progress, depth, self.limits))
+
+    @property
+    def state(self) -> Any:
+        """The state now."""
+        return self.template.moved(self.progress.moving)
+
+    def branch(self) -> Model:
+        """The model of the segment in which the run stands; at a break, the one that ends there."""
+        return next(branch for end, branch in self.model.segments() if self.progress.t <= float(end))
+
+    def observe(self) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
+        """Observables and named arrays of the state now; judges the state, too."""
+        values, arrays = _to_numpy(_observe(self.branch(), self.state, self.progress.t))
+        for name, function in self.custom.items():
+            values[name] = np.asarray(function(self.state))
+        unresolved = np.nanmax(values["resolution"], initial=0.0) > float(self.limits.resolution)
+        if unresolved and self.progress.status == integrate.COMPLETE:
+            self.progress = self.progress._replace(
+                status=np.asarray(integrate.UNRESOLVED),
+                max_resolution=np.fmax(self.progress.max_resolution, np.max(values["resolution"])),
+            )
+        return values, arrays
+
+    def verdict(self) -> tuple[str, str]:
+        """Status word of the file and the message that goes with it."""
+        now = self.progress
+        if not np.all(np.isfinite(now.moving)):
+            return "failed", f"the state is not finite at depth t = {float(now.t):.6g}"
+        code, depth = int(now.status), f"at depth t = {float(now.t):.6g}"
+        if code == integrate.UNRESOLVED:
+            return "unresolved", (
+                f"the density is no longer resolved {depth}: {float(now.max_resolution):.2g} of its spectrum stands in the"
+                f" top tenth of degrees at degree {self.template.grid.degree} (limit {float(self.limits.resolution):.2g});"
+                ' run again with a larger solver.degree or with solver.method = "characteristics"'
+            )
+        if code == integrate.INACCURATE:
+            return "unresolved", (
+                f"sums through moments lost their accuracy {depth}: Z varies by more than {1 / ACCURACY_LIMIT:.0e} between"
+                ' tokens; run again with solver.sums = "direct"'
+            )
+        if code == integrate.NONFINITE:
+            return "failed", f"non-finite values {depth}; the last good state is kept"
+        if code == integrate.UNDERFLOW:
+            return "failed", f"the step size fell below round-off {depth}; run again with a larger rtol or atol"
+        if code == integrate.REJECTED:
+            return "failed", f"{integrate.MAX_REJECTED_IN_A_ROW} steps in a row were rejected {depth}; run again with a larger rtol"
+        return "complete", self._caveats()
+
+    def _caveats(self) -> str:
+        now, words = self.progress, []
+        least = float(now.min_attention)
+        if self.model.normalization.divides_by_attention and least < VOID_ATTENTION:
+            error = np.max(np.asarray(self.state_quadrature_error()), initial=-np.inf)
+            known = f"; its quadrature error is estimated at {error:.1e} at the end" if np.isfinite(error) else ""
+            words.append(
+                f"the least ‖A‖ fell to {least:.2g}: {self.model.normalization.case_name} divides by it, so the solution is"
+                f" not smooth there (a void) and spectral accuracy is lost{known}"
+            )
+        scale = float(np.max(np.abs(now.energy), initial=0.0))
+        if float(now.energy_drop) > 10 * (float(self.limits.rtol) * scale + float(self.limits.atol)) + 1e-13:
+            words.append(f"the energy decreased by {float(now.energy_drop):.1e} in a step, which the exact flow never does")
+        return "; ".join(words)
+
+    def state_quadrature_error(self) -> NDArray:
+        """The difference of the mean direction under the embedded coarser rule; NaN where there is none."""
+        return float64(lambda state: state.quadrature_error())(self.state)
+
+    def restart(self) -> dict[str, NDArray]:
+        """What the next frame needs."""
+        return dict(self.progress._asdict())
+
+    def restore(self, stored: Mapping[str, NDArray]) -> None:
+        """Stand where a stored run stood."""
+        mine = self.progress._asdict()
+        missing = [name for name in mine if name not in stored or stored[name].shape != mine[name].shape]
+        require(not missing, "restart", missing, "arrays that fit the case; the file was written by another version or case")
+        self.progress = Progress(**{name: np.asarray(stored[name], mine[name].dtype) for name in mine})
+
+
+def _to_numpy(tree: Any) -> Any:
+    return jax.tree.map(np.asarray, tree)

@@ -1,0 +1,175 @@
+"""What a run returns: frames, observables, and the solution anywhere: density, attention and velocity at any points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .density import Density
+from .ensemble import Ensemble
+from .geometry import funk_hecke
+from .integrate import evolve
+from .keys import require
+from .model import Model
+from .precision import float64, float64_leaves
+
+Float = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Frames of a run as NumPy float64 arrays.
+
+    times: depths of the frames reached. observables: name → (time, ...). arrays: name → (kept frame, ...), the state at
+    `kept_times`. fixed: arrays that no frame changes. status: "complete", "unresolved", "failed", "interrupted" or "running".
+    """
+
+    times: Float
+    observables: Mapping[str, Float]
+    kept_times: Float
+    arrays: Mapping[str, Float]
+    fixed: Mapping[str, NDArray]
+    status: str
+    message: str
+    attributes: Mapping[str, Any]
+    model: Model | None = None
+    template: Any = field(default=None, repr=False)
+    dims: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    events: tuple[dict[str, Any], ...] = ()
+    path: Path | None = None
+
+    def state(self, t: float | None = None) -> Density | Ensemble:
+        """The state at depth t (the last when None): a kept frame, or the one before it carried on to t.
+
+        InputError where t lies outside the kept frames, or where the file does not say what model made it.
+        """
+        require(self.template is not None and len(self.kept_times) > 0, "state", None, "a run that kept its states")
+        t = float(self.kept_times[-1]) if t is None else float(t)
+        low, high = float(self.kept_times[0]), float(self.times[-1])
+        require(low <= t <= high, "t", t, f"a depth from {low:g} to {high:g}")
+        index = int(np.searchsorted(self.kept_times, t * (1 + 1e-14), side="right")) - 1
+        state = self._frame(index)
+        if abs(self.kept_times[index] - t) <= 1e-13 * max(1.0, t):
+            return state
+        assert self.model is not None
+        return evolve(self.model, state, self.kept_times[index], t)
+
+    def _frame(self, index: int) -> Density | Ensemble:
+        if isinstance(self.template, Density):
+            return self.template.moved(self.arrays["density/coefficients"][index])
+        directions, radius = self.arrays["ensemble/direction"][index], self.arrays["ensemble/radius"][index]
+        return self.template.moved(radius[..., None] * directions)
+
+    def density(self, t: float | None = None, concentration: float | None = None) -> Callable[[ArrayLike], Float]:
+        """θ ↦ ρ(t, θ) with respect to the uniform probability measure, at unit vectors (point, axis).
+
+        With a concentration κ, and always for an ensemble, the measure spread by a von Mises–Fisher kernel:
+        degree-l moments times a_l(κ)/a_0(κ). InputError for an ensemble without one.
+        """
+        state = self.state(t)
+        if isinstance(state, Density):
+            grid, c = state.grid, np.asarray(state.coefficients)
+        else:
+            allowed = "a number above 0: an ensemble has a density only after smoothing"
+            require(concentration is not None, "concentration", concentration, allowed)
+            grid = _smoothing_grid(self.template, float(concentration or 0))
+            c = np.asarray(grid.moments(_directions(state), np.asarray(state.weights)))
+        if concentration is not None:
+            require(0 < concentration <= 1e4, "concentration", concentration, "a number above 0 and at most 10000")
+            spread = np.asarray(float64(funk_hecke.spreading)(concentration, grid.degree, grid.space.dimension))
+            c = c * spread[grid.degrees]
+        return lambda points: np.asarray(grid.evaluate(c, _unit_points(points)))
+
+    def attention(self, t: float | None = None) -> Callable[[ArrayLike], Float]:
+        """θ ↦ A[μ_t](θ) (point, axis) at unit vectors, poles included."""
+        model, state = self._model(), self.state(t)
+        depth = float(self.kept_times[-1]) if t is None else float(t)
+        return lambda points: np.asarray(_field(model, state, depth, _unit_points(points)))
+
+    def velocity(self, t: float | None = None) -> Callable[[ArrayLike], Float]:
+        """x ↦ dx/dt (point, axis) of a token at x = rθ at depth t: p, or r P_θ p where the norm is restored."""
+        model, state = self._model(), self.state(t)
+        depth = float(self.kept_times[-1]) if t is None else float(t)
+        branch = next(branch for end, branch in model.segments() if depth <= float(end))
+
+        def at(points: ArrayLike) -> Float:
+            x = np.asarray(points, dtype=float)
+            probe = Ensemble(x, np.full(len(x), 1 / max(len(x), 1)))
+            A = _field(model, state, depth, x / np.linalg.norm(x, axis=-1, keepdims=True))
+            return np.asarray(_velocity(branch, probe, depth, A))
+
+        return at
+
+    def to_xarray(self) -> Any:
+        """The whole run as an xarray.DataTree with the names, dimensions and attributes of the file."""
+        import xarray
+
+        root = xarray.Dataset(
+            coords={"time": ("time", self.times, {"units": "1", "long_name": "depth"})}, attrs=dict(self.attributes)
+        )
+        groups: dict[str, dict[str, Any]] = {}
+        for name, values in self.observables.items():
+            groups.setdefault("observables", {})[name] = (("time", *self._dims(f"observables/{name}", values)), values)
+        for name, values in self.arrays.items():
+            group, leaf = name.split("/")
+            groups.setdefault(group, {})[leaf] = (("state_time", *self._dims(name, values)), values)
+        for name, fixed in self.fixed.items():
+            group, leaf = name.split("/")
+            groups.setdefault(group, {})[leaf] = (self.dims.get(name, ()), fixed)
+        nodes: dict[str, Any] = {"/": root}
+        for group, variables in groups.items():
+            dataset = xarray.Dataset(variables)
+            if "state_time" in dataset.dims:
+                dataset = dataset.assign_coords(state_time=self.kept_times)
+            nodes[f"/{group}"] = dataset
+        return xarray.DataTree.from_dict(nodes)
+
+    def _dims(self, name: str, values: NDArray) -> tuple[str, ...]:
+        return self.dims.get(name, tuple(f"{name.split('/')[-1]}_{axis}" for axis in range(values.ndim - 1)))
+
+    def _model(self) -> Model:
+        require(self.model is not None, "model", None, "known: this file was written without a case text")
+        assert self.model is not None
+        return self.model
+
+
+def _directions(state: Ensemble) -> Float:
+    x = np.asarray(state.x)
+    require(x.ndim == 2, "trial", x.shape[0], "one trial: select one before asking for a density")
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+def _smoothing_grid(template: Ensemble, concentration: float) -> Any:
+    from .geometry import Sphere
+
+    space = template.grid.space if template.grid is not None else Sphere()
+    require(np.shape(template.x)[-1] == space.coordinates, "density", np.shape(template.x)[-1], "tokens on the sphere")
+    return space.grid(funk_hecke.attention_degree(concentration, space.dimension))
+
+
+def _unit_points(points: ArrayLike) -> Float:
+    array = np.asarray(points, dtype=float)
+    lengths = np.linalg.norm(array, axis=-1)
+    require(bool(np.all(np.abs(lengths - 1) < 1e-9)), "points", points, "unit vectors (point, axis)")
+    return array
+
+
+@float64
+def _field(model: Model, state: Any, t: float, points: Float) -> Any:
+    return _field_compiled(*float64_leaves((model, state, t, points)))
+
+
+@jax.jit
+def _field_compiled(model: Model, state: Any, t: Any, points: Any) -> Any:
+    return model.attention(t, state.source(), points).vector
+
+
+@float64
+def _velocity(branch: Model, probe: Ensemble, t: float, A: Any) -> Any:
+    return probe.transport(branch.normalization.push(probe.directions, A, t), branch.restores)
