@@ -36,7 +36,8 @@ def float64(function: Callable[P, R]) -> Callable[P, R]:
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
             raise PrecisionError(f"{function.__qualname__} computes in float64 but is traced with x64 off: {TURN_ON}")
         with jax.enable_x64(True):
-            return jax.tree.map(np.asarray, function(*args, **kwargs))
+            result = function(*args, **kwargs)
+            return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, result)
 
     return wrapped
 

@@ -15,7 +15,7 @@ from .ensemble import Ensemble
 from .integrate import Limits, Progress
 from .keys import require
 from .model import Model
-from .precision import float64, float64_leaves
+from .precision import compiled, float64, float64_leaves
 
 # A density whose spectrum carries more than this in its top tenth of degrees is no longer resolved.
 RESOLUTION_LIMIT = 1e-4
@@ -25,12 +25,12 @@ ACCURACY_LIMIT = 1e-8
 VOID_ATTENTION = 0.05
 
 
-@jax.jit
+@compiled
 def _advance(model: Model, template: Any, progress: Progress, end: Any, limits: Limits) -> Progress:
     return integrate.advance_segment(model, template, progress, end, limits)
 
 
-@jax.jit
+@compiled
 def _observe(model: Model, state: Any, t: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     arrays = {name: value for name, (_, value, _) in state.arrays().items()}
     return observables.observe(model, state, t), arrays
@@ -45,7 +45,7 @@ class Run:
         limits = Limits(rtol, atol, limit, ACCURACY_LIMIT if fast else -np.inf)
         self.times, self.custom = times, dict(custom)
         self.model, self.template, self.limits = float64_leaves((model, state, limits))
-        self.progress: Progress = _to_numpy(integrate.start(self.template, times[0]))
+        self.progress: Progress = _to_numpy(float64(integrate.start)(self.template, times[0]))
 
     def to_frame(self, index: int) -> None:
         """Advance to the depth of frame `index`, or to where a judgement stops the run."""

@@ -1,0 +1,240 @@
+"""The whole job: a case under all six schemes, each compared with particles; files, a table and figures."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .case import Case
+from .compare import distance
+from .figures import Curve, Panel, cosine_figure, sphere_strip
+from .initial import TokenFile, project
+from .keys import InputError, require
+from .normalization import SCHEMES
+from .solution import Solution
+from .solve import AccuracyWarning
+from .store import read_tokens
+
+TRIALS = 32
+# Pictures of ensembles show their moments spread by a von Mises–Fisher kernel of this concentration.
+PICTURE_CONCENTRATION = 60.0
+PICTURE_FRAMES = 4
+BAND = (5.0, 95.0)
+SMALLEST_PARTICLES = 16
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table of a study."""
+
+    scheme: str
+    method: str
+    status: str
+    depth: float
+    order_parameter: float
+    mean_cosine: float
+    mean_radius: float
+    particle_distance: float
+    note: str
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a study leaves: its rows and the files it wrote."""
+
+    rows: tuple[Row, ...]
+    files: tuple[Path, ...]
+
+
+def study(case: Case, folder: str | Path, *, overwrite: bool = False, report: Callable[[str], None] | None = None) -> Study:
+    """Run `case` under all six schemes with particles beside, and write SCHEME.h5, particles/SCHEME.h5, table and figures.
+
+    Schemes that keep radii and do not divide by ‖A‖ run by the case's own method; the others, and a density that is no
+    longer resolved before the end, by characteristics. InputError where a file exists already, unless `overwrite`.
+    """
+    say = report or (lambda line: None)
+    out = Path(folder)
+    _prepare(out, overwrite)
+    solutions, particles, rows = {}, {}, []
+    for scheme in SCHEMES:
+        name = scheme.case_name
+        say(f"{name}: continuum")
+        solution, note = _continuum(_under(case, name), out / f"{name}.h5", overwrite)
+        say(f"{name}: particles")
+        drawn = _particles(_under(case, name), out / "particles" / f"{name}.h5", overwrite)
+        solutions[name], particles[name] = solution, drawn
+        rows.append(_row(case, name, solution, drawn, note))
+    say("figures")
+    files = [out / f"{name}.h5" for name in solutions]
+    files += [_table(rows, out)]
+    files += _cosine_figure(case, solutions, particles, out)
+    if case.law.space.case_name == "sphere":
+        files.append(_sphere_figure(solutions, out))
+    return Study(tuple(rows), tuple(files))
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The table of a study as text."""
+    head = ("scheme", "method", "status", "t", "order parameter", "mean cosine", "mean radius", "distance to particles")
+    lines = [head] + [
+        (
+            row.scheme,
+            row.method,
+            row.status,
+            f"{row.depth:g}",
+            f"{row.order_parameter:.6f}",
+            f"{row.mean_cosine:.6f}",
+            f"{row.mean_radius:.4f}",
+            f"{row.particle_distance:.2e}",
+        )
+        for row in rows
+    ]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    return "\n".join(text + [f"{row.scheme}: {row.note}" for row in rows if row.note])
+
+
+def _prepare(out: Path, overwrite: bool) -> None:
+    require(out.parent.is_dir(), "output", str(out), "a folder whose parent exists")
+    require(not out.exists() or out.is_dir(), "output", str(out), "a folder, not a file")
+    existing = [file.name for file in out.glob("*.h5")] if out.is_dir() else []
+    allowed = f"a folder without results ({existing[0] if existing else ''} is there); --overwrite replaces them"
+    require(overwrite or not existing, "output", str(out), allowed)
+    try:
+        (out / "particles").mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise InputError("output", str(out), f"a folder that can be written ({problem.strerror})") from None
+
+
+def _under(case: Case, scheme: str) -> Case:
+    """The case under another scheme."""
+    return case.changed({"normalization.scheme": scheme})
+
+
+def _continuum(case: Case, path: Path, overwrite: bool) -> tuple[Solution, str]:
+    scheme = case.model.normalization
+    smooth = scheme.restores and not scheme.divides_by_attention
+    method = case.settings.method if smooth and case.settings.method != "particles" else "characteristics"
+    solution, note = _quietly(case.changed({"solver.method": method}), path, overwrite)
+    if solution.status == "unresolved" and method == "density":
+        reached = float(solution.times[-1]) if len(solution.times) else 0.0
+        by_characteristics = case.changed({"solver.method": "characteristics"})
+        solution, more = _quietly(by_characteristics, path, overwrite=True)
+        note = f"the density is resolved up to t = {reached:.3g} at degree {case.settings.degree}; this is the run by characteristics"
+        note += f"; {more}" if more else ""
+    return solution, note
+
+
+def _quietly(case: Case, path: Path, overwrite: bool) -> tuple[Solution, str]:
+    """Run a case; what it would warn of goes into the table's notes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AccuracyWarning)
+        solution = case.solve(path, overwrite=overwrite)
+    return solution, solution.message
+
+
+def _particles(case: Case, path: Path, overwrite: bool) -> Solution:
+    law = case.law
+    count = case.settings.tokens or (len(law.vectors) if isinstance(law, TokenFile) else 256)
+    trials = case.settings.trials if case.settings.trials > 1 else TRIALS
+    if law.tokens() is not None and count == len(law.tokens()):
+        trials = 1
+    changes = {"solver.method": "particles", "solver.tokens": count, "solver.trials": trials, "output": {"state": "last"}}
+    return _quietly(case.changed(changes), path, overwrite)[0]
+
+
+def _row(case: Case, name: str, solution: Solution, particles: Solution, note: str) -> Row:
+    last = {key: float(np.mean(series[-1])) for key, series in solution.observables.items() if key != "mean_direction"}
+    apart = np.nan
+    if hasattr(case.law.space, "grid") and solution.status == particles.status == "complete":
+        apart = float(np.sqrt(np.mean(distance(particles.state(), solution.state(), case.law.space) ** 2)))
+    method = "density" if "density/coefficients" in solution.arrays else "characteristics"
+    order, cosine, radius = last["order_parameter"], last["mean_cosine"], last["mean_radius"]
+    return Row(name, method, solution.status, float(solution.times[-1]), order, cosine, radius, apart, note)
+
+
+def _table(rows: list[Row], out: Path) -> Path:
+    path = out / "table.json"
+    partial = path.with_suffix(".part")
+    partial.write_text(json.dumps([vars(row) for row in rows], indent=1) + "\n", encoding="utf-8")
+    partial.replace(path)
+    return path
+
+
+def measured_cosine(case: Case) -> dict[str, NDArray]:
+    """Mean cosine of each layer of a token file: projected by layer 0's components, and in its full dimension.
+
+    Empty where the case's tokens come from no file of several layers.
+    """
+    law = case.law
+    if not isinstance(law, TokenFile):
+        return {}
+    layers = []
+    while True:
+        try:
+            layers.append(read_tokens(law.file, law.dataset, layer=len(layers)))
+        except InputError:
+            break
+    if len(layers) < 2:
+        return {}
+    curves = {}
+    if law.components is not None:
+        d = law.space.dimension
+        curves[f"first {d} components of layer 0"] = np.array([_pairs(project(x, *law.components)) for x in layers])
+    curves[f"all {layers[0].shape[1]} dimensions"] = np.array([_pairs(x) for x in layers])
+    return curves
+
+
+def _pairs(vectors: NDArray) -> float:
+    """Mean cosine over pairs of distinct vectors."""
+    directions = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    n = len(vectors)
+    return float((np.sum(directions.sum(axis=0) ** 2) - n) / (n * (n - 1)))
+
+
+def _cosine_figure(case: Case, solutions: dict[str, Solution], particles: dict[str, Solution], out: Path) -> list[Path]:
+    curves = {}
+    for name, solution in solutions.items():
+        series = particles[name].observables["mean_cosine"]
+        trials = series[: len(solution.times)].reshape(min(len(series), len(solution.times)), -1)
+        low, high = np.percentile(trials, BAND, axis=1)
+        continuum = solution.observables["mean_cosine"]
+        curves[name] = Curve(solution.times, continuum, low, high, trials.mean(axis=1))
+    measured = measured_cosine(case)
+    per_layer = 1.0
+    if measured:
+        layers = len(next(iter(measured.values())))
+        per_layer = float(case.times[-1]) / (layers - 1)
+    lines = {label: Curve(per_layer * np.arange(len(value)), value) for label, value in measured.items()}
+    note = "measured on the real model" if measured else ""
+    return [
+        cosine_figure(curves, lines, out / f"mean_cosine{suffix}", note=note, depth_per_layer=per_layer)
+        for suffix in (".png", ".pdf")
+    ]
+
+
+def _sphere_figure(solutions: dict[str, Solution], out: Path) -> Path:
+    panels: list[list[Any]] = []
+    depths = np.linspace(0.0, 1.0, PICTURE_FRAMES)
+    times = max((solution.times for solution in solutions.values()), key=len)
+    chosen = [float(times[int(round(depth * (len(times) - 1)))]) for depth in depths]
+    for solution in solutions.values():
+        row: list[Panel | None] = []
+        for t in chosen:
+            if t > solution.times[-1]:
+                row.append(None)
+                continue
+            smooth = "density/coefficients" in solution.arrays
+            density = solution.density(t) if smooth else solution.density(t, concentration=PICTURE_CONCENTRATION)
+            row.append(Panel(density, note="" if smooth else f"smoothed, κ = {PICTURE_CONCENTRATION:g}"))
+        panels.append(row)
+    labels = [name for name in solutions]
+    columns = [f"t = {t:.3g}" for t in chosen]
+    return sphere_strip(panels, out / "density.png", log=True, row_labels=labels, column_labels=columns)
