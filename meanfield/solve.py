@@ -64,8 +64,8 @@ class Settings:
     case_keys: ClassVar[dict[str, Key]] = {
         "method": Key(str, "density, characteristics (tokens on a quadrature) or particles (random tokens)", "density"),
         "degree": Key(int, "degree of the density, or of the quadrature of characteristics", 64),
-        "tokens": Key(int, "number of random tokens; all of a token file, else 4096, when absent", None),
-        "trials": Key(int, "independent draws of the random tokens", 1),
+        "tokens": Key(int, "particles: number of random tokens; all of a token file, else 4096, when absent", None),
+        "trials": Key(int, "particles: independent draws of the random tokens", 1),
         "sums": Key(str, "auto, fast (through moments) or direct (token by token)", "auto"),
         "seed": Key(int, "seed of the random draws", 0),
         "rtol": Key(float, "relative tolerance of a step", 1e-8),
@@ -84,8 +84,6 @@ class Settings:
             require(fine, "tokens", self.tokens, "an integer from 1 to 100000000")
         require(0 < self.rtol <= 0.1 and self.rtol >= 1e-14, "rtol", self.rtol, "a number from 1e-14 to 0.1")
         require(0 < self.atol <= 0.1, "atol", self.atol, "a number above 0 and at most 0.1")
-        if self.method != "particles":
-            require(self.trials == 1, "trials", self.trials, f'1 unless method is "particles" (it is "{self.method}")')
 
 
 def _is_integer(value: Any) -> bool:

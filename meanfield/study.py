@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from .case import Case
 from .compare import distance
 from .figures import Curve, Panel, cosine_figure, sphere_strip
+from .figures.plots import SCHEMES as PRINTED
 from .initial import TokenFile, project
 from .keys import InputError, require
 from .normalization import SCHEMES
@@ -25,9 +26,9 @@ from .store import read_tokens
 TRIALS = 32
 # Pictures of ensembles show their moments spread by a von Mises–Fisher kernel of this concentration.
 PICTURE_CONCENTRATION = 60.0
-PICTURE_FRAMES = 4
+# Depths of the pictures, as shares of the last depth: early, while densities are resolved, and late.
+PICTURE_DEPTHS = (0.0, 0.15, 0.4, 1.0)
 BAND = (5.0, 95.0)
-SMALLEST_PARTICLES = 16
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,11 @@ def study(case: Case, folder: str | Path, *, overwrite: bool = False, report: Ca
     say = report or (lambda line: None)
     out = Path(folder)
     _prepare(out, overwrite)
-    solutions, particles, rows = {}, {}, []
+    solutions, particles, densities, rows = {}, {}, {}, []
     for scheme in SCHEMES:
         name = scheme.case_name
         say(f"{name}: continuum")
-        solution, note = _continuum(_under(case, name), out / f"{name}.h5", overwrite)
+        solution, densities[name], note = _continuum(_under(case, name), out / f"{name}.h5", overwrite)
         say(f"{name}: particles")
         drawn = _particles(_under(case, name), out / "particles" / f"{name}.h5", overwrite)
         solutions[name], particles[name] = solution, drawn
@@ -76,7 +77,7 @@ def study(case: Case, folder: str | Path, *, overwrite: bool = False, report: Ca
     files += [_table(rows, out)]
     files += _cosine_figure(case, solutions, particles, out)
     if case.law.space.case_name == "sphere":
-        files.append(_sphere_figure(solutions, out))
+        files.append(_sphere_figure(solutions, densities, out))
     return Study(tuple(rows), tuple(files))
 
 
@@ -118,18 +119,20 @@ def _under(case: Case, scheme: str) -> Case:
     return case.changed({"normalization.scheme": scheme})
 
 
-def _continuum(case: Case, path: Path, overwrite: bool) -> tuple[Solution, str]:
+def _continuum(case: Case, path: Path, overwrite: bool) -> tuple[Solution, Solution | None, str]:
+    """The run of the file, the run as a density where there was one (as far as it is resolved), and the note."""
     scheme = case.model.normalization
     smooth = scheme.restores and not scheme.divides_by_attention
-    method = case.settings.method if smooth and case.settings.method != "particles" else "characteristics"
-    solution, note = _quietly(case.changed({"solver.method": method}), path, overwrite)
-    if solution.status == "unresolved" and method == "density":
-        reached = float(solution.times[-1]) if len(solution.times) else 0.0
-        by_characteristics = case.changed({"solver.method": "characteristics"})
-        solution, more = _quietly(by_characteristics, path, overwrite=True)
-        note = f"the density is resolved up to t = {reached:.3g} at degree {case.settings.degree}; this is the run by characteristics"
-        note += f"; {more}" if more else ""
-    return solution, note
+    if not smooth or case.settings.method != "density":
+        solution, note = _quietly(case.changed({"solver.method": "characteristics"}), path, overwrite)
+        return solution, None, note
+    density, note = _quietly(case, path, overwrite)
+    if density.status != "unresolved":
+        return density, density, note
+    reached = f"{density.times[-1]:.3g}" if len(density.times) else "0"
+    words = f"the density is resolved up to t = {reached} at degree {case.settings.degree}; the file is by characteristics"
+    solution, more = _quietly(case.changed({"solver.method": "characteristics"}), path, overwrite=True)
+    return solution, density, "; ".join(filter(None, (words, more)))
 
 
 def _quietly(case: Case, path: Path, overwrite: bool) -> tuple[Solution, str]:
@@ -220,21 +223,19 @@ def _cosine_figure(case: Case, solutions: dict[str, Solution], particles: dict[s
     ]
 
 
-def _sphere_figure(solutions: dict[str, Solution], out: Path) -> Path:
-    panels: list[list[Any]] = []
-    depths = np.linspace(0.0, 1.0, PICTURE_FRAMES)
+def _sphere_figure(solutions: dict[str, Solution], densities: dict[str, Solution | None], out: Path) -> Path:
+    """One row a scheme, one column a depth; ensembles show their moments spread by a kernel, and say so."""
     times = max((solution.times for solution in solutions.values()), key=len)
-    chosen = [float(times[int(round(depth * (len(times) - 1)))]) for depth in depths]
-    for solution in solutions.values():
-        row: list[Panel | None] = []
-        for t in chosen:
-            if t > solution.times[-1]:
-                row.append(None)
-                continue
-            smooth = "density/coefficients" in solution.arrays
-            density = solution.density(t) if smooth else solution.density(t, concentration=PICTURE_CONCENTRATION)
-            row.append(Panel(density, note="" if smooth else f"smoothed, κ = {PICTURE_CONCENTRATION:g}"))
-        panels.append(row)
-    labels = [name for name in solutions]
-    columns = [f"t = {t:.3g}" for t in chosen]
-    return sphere_strip(panels, out / "density.png", log=True, row_labels=labels, column_labels=columns)
+    chosen = [float(times[round(share * (len(times) - 1))]) for share in PICTURE_DEPTHS]
+    panels = [[_panel(solution, densities[name], t) for t in chosen] for name, solution in solutions.items()]
+    columns = [f"$t$ = {t:.3g}" for t in chosen]
+    titles = [PRINTED[name][0] for name in solutions]
+    return sphere_strip(panels, out / "density.png", log=True, row_labels=titles, column_labels=columns)
+
+
+def _panel(solution: Solution, density: Solution | None, t: float) -> Panel | None:
+    if density is not None and len(density.times) and t <= density.times[-1]:
+        return Panel(density.density(t), note="density")
+    if t > solution.times[-1]:
+        return None
+    return Panel(solution.density(t, concentration=PICTURE_CONCENTRATION), note=f"smoothed, κ = {PICTURE_CONCENTRATION:g}")
