@@ -95,11 +95,11 @@ def _step(model: Model, state: Any, t: Array, h: Array) -> tuple[Any, Array, Wat
         inner = state.moved(state.moving + h * jnp.tensordot(jnp.asarray(A)[i], stages, axes=1))
         depth = t + jnp.asarray(C)[i] * h
         field = model.field(inner, depth)
-        now = watch(model, inner, depth, field)
+        now = watch(model.attention, inner, depth, field)
         rate = inner.transport(model.push(inner, depth, field), model.restores)
         return stages.at[i].set(rate), jax.tree.map(lambda new, old: jnp.where(i == 0, new, old), now, seen)
 
-    shapes = jax.eval_shape(lambda: watch(model, state, t, model.field(state, t)))
+    shapes = jax.eval_shape(lambda: watch(model.attention, state, t, model.field(state, t)))
     nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
     stages, seen = jax.lax.fori_loop(0, STAGES, stage, (jnp.zeros((STAGES, *state.moving.shape)), nothing))
     new = state.moved(state.moving + h * jnp.tensordot(jnp.asarray(B), stages, axes=1))

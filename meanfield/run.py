@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import integrate, observables
+from .attention import Attention
 from .density import Density
 from .ensemble import Ensemble
 from .integrate import Limits, Progress
@@ -31,9 +32,9 @@ def _advance(model: Model, template: Any, progress: Progress, end: Any, limits: 
 
 
 @compiled
-def _observe(model: Model, state: Any, t: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _observe(attention: Attention, state: Any, t: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     arrays = {name: value for name, (_, value, _) in state.arrays().items()}
-    return observables.observe(model, state, t), arrays
+    return observables.observe(attention, state, t), arrays
 
 
 class Run:
@@ -60,13 +61,9 @@ class Run:
         """The state now."""
         return self.template.moved(self.progress.moving)
 
-    def branch(self) -> Model:
-        """The model of the segment in which the run stands; at a break, the one that ends there."""
-        return next(branch for end, branch in self.model.segments() if self.progress.t <= float(end))
-
     def observe(self) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
         """Observables and named arrays of the state now; judges the state, too."""
-        values, arrays = _to_numpy(_observe(self.branch(), self.state, self.progress.t))
+        values, arrays = _to_numpy(_observe(self.model.attention, self.state, self.progress.t))
         for name, function in self.custom.items():
             values[name] = np.asarray(function(self.state))
         unresolved = np.nanmax(values["resolution"], initial=0.0) > float(self.limits.resolution)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,15 +64,20 @@ def study(case: Case, folder: str | Path, *, overwrite: bool = False, report: Ca
     say = report or (lambda line: None)
     out = Path(folder)
     _prepare(out, overwrite)
-    solutions, particles, densities, rows = {}, {}, {}, []
-    for scheme in SCHEMES:
-        name = scheme.case_name
-        say(f"{name}: continuum")
-        solution, densities[name], note = _continuum(_under(case, name), out / f"{name}.h5", overwrite)
-        say(f"{name}: particles")
-        drawn = _particles(_under(case, name), out / "particles" / f"{name}.h5", overwrite)
-        solutions[name], particles[name] = solution, drawn
-        rows.append(_row(case, name, solution, drawn, note))
+    names = [scheme.case_name for scheme in SCHEMES]
+    # Two schemes at a time: while one compiles, which takes one core, the other runs.
+    with warnings.catch_warnings(), ThreadPoolExecutor(max_workers=2) as pool:
+        warnings.simplefilter("ignore", AccuracyWarning)  # it stands in the table's notes
+        futures = [pool.submit(_both, case, name, out, overwrite, say) for name in names]
+        try:
+            runs = dict(zip(names, (future.result() for future in futures), strict=True))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    solutions = {name: run.solution for name, run in runs.items()}
+    particles = {name: run.particles for name, run in runs.items()}
+    densities = {name: run.density for name, run in runs.items()}
+    rows = [_row(case, name, run.solution, run.particles, run.note) for name, run in runs.items()]
     say("figures")
     files = [out / f"{name}.h5" for name in solutions]
     files += [_table(rows, out)]
@@ -102,6 +108,22 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(text + [f"{row.scheme}: {row.note}" for row in rows if row.note])
 
 
+class _Runs(NamedTuple):
+    solution: Solution
+    density: Solution | None
+    note: str
+    particles: Solution
+
+
+def _both(case: Case, name: str, out: Path, overwrite: bool, say: Callable[[str], None]) -> _Runs:
+    """The continuum and the particles of one scheme."""
+    under = case.changed({"normalization.scheme": name})
+    continuum = _continuum(under, out / f"{name}.h5", overwrite)
+    particles = _particles(under, out / "particles" / f"{name}.h5", overwrite)
+    say(f"{name}: done")
+    return _Runs(*continuum, particles)
+
+
 def _prepare(out: Path, overwrite: bool) -> None:
     require(out.parent.is_dir(), "output", str(out), "a folder whose parent exists")
     require(not out.exists() or out.is_dir(), "output", str(out), "a folder, not a file")
@@ -114,33 +136,20 @@ def _prepare(out: Path, overwrite: bool) -> None:
         raise InputError("output", str(out), f"a folder that can be written ({problem.strerror})") from None
 
 
-def _under(case: Case, scheme: str) -> Case:
-    """The case under another scheme."""
-    return case.changed({"normalization.scheme": scheme})
-
-
 def _continuum(case: Case, path: Path, overwrite: bool) -> tuple[Solution, Solution | None, str]:
     """The run of the file, the run as a density where there was one (as far as it is resolved), and the note."""
     scheme = case.model.normalization
     smooth = scheme.restores and not scheme.divides_by_attention
     if not smooth or case.settings.method != "density":
-        solution, note = _quietly(case.changed({"solver.method": "characteristics"}), path, overwrite)
-        return solution, None, note
-    density, note = _quietly(case, path, overwrite)
+        solution = case.changed({"solver.method": "characteristics"}).solve(path, overwrite=overwrite)
+        return solution, None, solution.message
+    density = case.solve(path, overwrite=overwrite)
     if density.status != "unresolved":
-        return density, density, note
+        return density, density, density.message
     reached = f"{density.times[-1]:.3g}" if len(density.times) else "0"
     words = f"the density is resolved up to t = {reached} at degree {case.settings.degree}; the file is by characteristics"
-    solution, more = _quietly(case.changed({"solver.method": "characteristics"}), path, overwrite=True)
-    return solution, density, "; ".join(filter(None, (words, more)))
-
-
-def _quietly(case: Case, path: Path, overwrite: bool) -> tuple[Solution, str]:
-    """Run a case; what it would warn of goes into the table's notes."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", AccuracyWarning)
-        solution = case.solve(path, overwrite=overwrite)
-    return solution, solution.message
+    solution = case.changed({"solver.method": "characteristics"}).solve(path, overwrite=True)
+    return solution, density, "; ".join(filter(None, (words, solution.message)))
 
 
 def _particles(case: Case, path: Path, overwrite: bool) -> Solution:
@@ -150,7 +159,7 @@ def _particles(case: Case, path: Path, overwrite: bool) -> Solution:
     if law.tokens() is not None and count == len(law.tokens()):
         trials = 1
     changes = {"solver.method": "particles", "solver.tokens": count, "solver.trials": trials, "output": {"state": "last"}}
-    return _quietly(case.changed(changes), path, overwrite)[0]
+    return case.changed(changes).solve(path, overwrite=overwrite)
 
 
 def _row(case: Case, name: str, solution: Solution, particles: Solution, note: str) -> Row:
