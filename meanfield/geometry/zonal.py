@@ -50,7 +50,7 @@ class Zonal(Space):
 
     @property
     def largest_degree(self) -> int:  # type: ignore[override]
-        """The largest degree of a grid: 1024, or less where the harmonics would overflow (325 for d = 512)."""
+        """The largest degree of a grid: 1024, or less where the harmonics would overflow (288 for d = 512)."""
         return min(1024, 2 * self._largest_count // 3 - 1)
 
     def grid(self, degree: int) -> ZonalGrid:
@@ -74,7 +74,7 @@ class Zonal(Space):
     def coarser(self, degree: int) -> NDArray:
         """Weights of the interpolatory rule on every other node of `quadrature(degree)`: (node,), sum 1.
 
-        Exact for degree < (degree + 1)/2. For large d a few outer weights are negative, but Σ|w| − 1 < 2e-4 throughout.
+        Exact below degree (degree + 1)/2. For large d a few weights are negative, but Σ|w| ≤ 1.053 in all dimensions tried.
         """
         nodes, weights = self.quadrature(degree)
         u, scale = nodes[::2, 0], np.sqrt(weights[::2])
