@@ -407,11 +407,11 @@ def axial_multipliers(profile: Callable[[Float], Float], degree: int, dimension:
 
 
 def principal_components(vectors: Float, count: int) -> tuple[Float, Float]:
-    """Mean (axis,) and first principal components (count, axis), each with its largest entry positive."""
+    """Mean (axis,) and first principal components (count, axis), signed so that the mean direction is positive in each."""
     mean = vectors.mean(axis=0)
     components = np.linalg.svd(vectors - mean, full_matrices=False)[2][:count]
-    largest = np.abs(components).argmax(axis=1)
-    return mean, components * np.sign(components[np.arange(len(components)), largest])[:, None]
+    towards = _units((vectors - mean) @ components.T).mean(axis=0)
+    return mean, components * np.where(towards < 0, -1.0, 1.0)[:, None]
 
 
 def project(vectors: Float, mean: Float, components: Float) -> Float:

@@ -239,7 +239,8 @@ def _sphere_figure(solutions: dict[str, Solution], densities: dict[str, Solution
     panels = [[_panel(solution, densities[name], t) for t in chosen] for name, solution in solutions.items()]
     columns = [f"$t$ = {t:.3g}" for t in chosen]
     titles = [PRINTED[name][0] for name in solutions]
-    return sphere_strip(panels, out / "density.png", log=True, row_labels=titles, column_labels=columns)
+    labels = {"row_labels": titles, "column_labels": columns}
+    return sphere_strip(panels, out / "density.png", log=True, size=6.0, window=450, **labels)
 
 
 def _panel(solution: Solution, density: Solution | None, t: float) -> Panel | None:
