@@ -127,12 +127,12 @@ def _direct(beta: Array, source: Tokens, points: Array) -> tuple[Array, Array, A
 
 def _direct_rows(beta: Array, directions: Array, weights: Array, points: Array) -> tuple[Array, Array, Array]:
     count, sources = points.shape[0], directions.shape[0]
-    # A token without weight must not set the shift, or Z could underflow to 0.
+    # A token without weight must neither set the shift, or Z could underflow to 0, nor overflow above it: 0 · ∞.
     log_weight = jnp.where(weights > 0, 0.0, -jnp.inf)
 
     def block(rows: Array) -> tuple[Array, Array, Array]:
-        scores = beta * (rows @ directions.T)
-        shift = jax.lax.stop_gradient(jnp.max(scores + log_weight, axis=1))
+        scores = beta * (rows @ directions.T) + log_weight
+        shift = jax.lax.stop_gradient(jnp.max(scores, axis=1))
         kernel = jnp.exp(scores - shift[:, None]) * weights
         return kernel.sum(axis=1), shift, kernel @ directions
 

@@ -82,8 +82,9 @@ def log_scaled_a0(beta: ArrayLike, dimension: int) -> Array:
     half = dimension / 2
     fixed = log_gamma(half) - log_gamma(k + 1.0) - log_gamma(k + half)
     safe = jnp.where(beta > 0, beta, 1.0)
-    series = logsumexp(fixed + 2 * k * jnp.log(safe / 2)[..., None], axis=-1) - safe
-    return jnp.where(beta > 0, series, 0.0)
+    log_a0 = logsumexp(fixed + 2 * k * jnp.log(safe / 2)[..., None], axis=-1)
+    # a_0′(0) = 0, so that at β = 0 the slope −1 of −β is the whole derivative.
+    return jnp.where(beta > 0, log_a0, 0.0) - beta
 
 
 def attention_degree(beta: float, dimension: int, tolerance: float = 1e-15) -> int:
