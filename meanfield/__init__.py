@@ -37,7 +37,7 @@ _WHERE = {
 }
 _RENAMED = {"open": ("case", "open_run"), "read_case": ("case", "read")}
 
-__all__ = [*_WHERE, *_RENAMED]  # noqa: PLE0604  (names are strings)
+__all__ = [*_WHERE, *_RENAMED]
 
 
 def __getattr__(name: str) -> Any:

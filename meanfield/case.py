@@ -135,7 +135,9 @@ def from_document(document: Mapping[str, Any], folder: Path) -> Case:
     solver = _values("solver", Settings.case_keys, document.get("solver", {}))
     settings = _constructed("solver", Settings, solver)
     time = _values("time", TIME_KEYS, document.get("time", {}))
-    times = _constructed("time", frame_times, {"final_time": time["final"], "frames": time["frames"], "times": time["times"]})
+    times = _constructed(
+        "time", frame_times, {"final_time": time["final"], "frames": time["frames"], "times": time["times"]}
+    )
     state = _values("output", OUTPUT_KEYS, document.get("output", {}))["state"]
     _constructed("output", kept_frames, {"state": state, "count": len(times)})
     return Case(document, folder, title, Model(attention, scheme), law, radius, settings, times, state)
@@ -220,7 +222,9 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
         raise InputError(name + place, first["input"], first["msg"].removeprefix("Input should be ")) from None
 
 
-def _values(section: str, keys: Mapping[str, Key], table: Mapping[str, Any], chooser: str | None = None) -> dict[str, Any]:
+def _values(
+    section: str, keys: Mapping[str, Key], table: Mapping[str, Any], chooser: str | None = None
+) -> dict[str, Any]:
     """Every declared key with its checked value or default."""
     _refuse_unknown(section, table, [*([chooser] if chooser else []), *keys])
     values = {}

@@ -23,7 +23,9 @@ def moments(state: Density | Ensemble, grid: Any) -> NDArray:
     return np.asarray(grid.moments(x / np.linalg.norm(x, axis=-1, keepdims=True), np.asarray(state.weights)))
 
 
-def distance(first: Density | Ensemble, second: Density | Ensemble, space: Any, smoothness: float = SMOOTHNESS) -> NDArray:
+def distance(
+    first: Density | Ensemble, second: Density | Ensemble, space: Any, smoothness: float = SMOOTHNESS
+) -> NDArray:
     """H^{−s} distance D, D² = Σ_{l≥1} (1+Λ_l)^{−s} Σ_m (μ̂_lm − ν̂_lm)², over degrees ≤ 32; one for each trial.
 
     (The mathematics page, 3.6: its mean square for n independent tokens is known exactly at t = 0.)

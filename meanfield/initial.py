@@ -30,6 +30,9 @@ class Law:
     case_keys: ClassVar[dict[str, Key]] = {}
     space: Any
 
+    def __init__(self, space: Any, **values: Any) -> None:
+        self.space = space
+
     @classmethod
     def from_case(cls, space: Any, folder: Path, **values: Any) -> Law:
         """The law that the keys of a case file describe; paths are relative to the folder of the case."""

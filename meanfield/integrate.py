@@ -47,16 +47,16 @@ class Progress(NamedTuple):
     Only the moving array travels; tables and weights stay outside, where no loop copies them.
     """
 
-    moving: Array
-    t: Array
-    step: Array  # the step size to try next
-    status: Array
-    accepted: Array
-    rejected: Array
-    max_resolution: Array
-    min_attention: Array
-    energy: Array  # of the last accepted state that was judged, for each trial
-    energy_drop: Array  # the largest decrease of the energy from one accepted step to the next
+    moving: Any
+    t: Any
+    step: Any  # the step size to try next
+    status: Any
+    accepted: Any
+    rejected: Any
+    max_resolution: Any
+    min_attention: Any
+    energy: Any  # of the last accepted state that was judged, for each trial
+    energy_drop: Any  # the largest decrease of the energy from one accepted step to the next
 
 
 def start(state: Any, t0: Any, step: Any = FIRST_STEP) -> Progress:

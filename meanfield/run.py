@@ -40,7 +40,9 @@ def _observe(attention: Attention, state: Any, t: Any) -> tuple[dict[str, Any], 
 class Run:
     """A run in progress: the template of the state, where it stands, and how to take it one frame further."""
 
-    def __init__(self, model: Model, state: Any, times: NDArray, rtol: float, atol: float, custom: Mapping[str, Callable]) -> None:
+    def __init__(
+        self, model: Model, state: Any, times: NDArray, rtol: float, atol: float, custom: Mapping[str, Callable]
+    ) -> None:
         fast = isinstance(state, Ensemble) and state.grid is not None
         limit = RESOLUTION_LIMIT if isinstance(state, Density) else np.inf
         limits = Limits(rtol, atol, limit, ACCURACY_LIMIT if fast else -np.inf)
@@ -96,7 +98,10 @@ class Run:
         if code == integrate.UNDERFLOW:
             return "failed", f"the step size fell below round-off {depth}; run again with a larger rtol or atol"
         if code == integrate.REJECTED:
-            return "failed", f"{integrate.MAX_REJECTED_IN_A_ROW} steps in a row were rejected {depth}; run again with a larger rtol"
+            return (
+                "failed",
+                f"{integrate.MAX_REJECTED_IN_A_ROW} steps in a row were rejected {depth}; run again with a larger rtol",
+            )
         return "complete", self._caveats()
 
     def _caveats(self) -> str:
@@ -111,7 +116,9 @@ class Run:
             )
         scale = float(np.max(np.abs(now.energy), initial=0.0))
         if float(now.energy_drop) > 10 * (float(self.limits.rtol) * scale + float(self.limits.atol)) + 1e-13:
-            words.append(f"the energy decreased by {float(now.energy_drop):.1e} in a step, which the exact flow never does")
+            words.append(
+                f"the energy decreased by {float(now.energy_drop):.1e} in a step, which the exact flow never does"
+            )
         return "; ".join(words)
 
     def state_quadrature_error(self) -> NDArray:
@@ -126,8 +133,10 @@ class Run:
         """Stand where a stored run stood."""
         mine = self.progress._asdict()
         missing = [name for name in mine if name not in stored or stored[name].shape != mine[name].shape]
-        require(not missing, "restart", missing, "arrays that fit the case; the file was written by another version or case")
-        self.progress = Progress(**{name: np.asarray(stored[name], mine[name].dtype) for name in mine})
+        require(
+            not missing, "restart", missing, "arrays that fit the case; the file was written by another version or case"
+        )
+        self.progress = Progress(*(np.asarray(stored[name], mine[name].dtype) for name in mine))
 
 
 def _to_numpy(tree: Any) -> Any:

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import integrate, store
-from .document import case_text, refuse_other_case
 from .density import Density
+from .document import case_text, refuse_other_case
 from .ensemble import Ensemble
 from .geometry.funk_hecke import attention_degree
 from .initial import ConstantRadius, Law
@@ -114,7 +114,9 @@ def initial_state(model: Model, law: Law, radius: Any, settings: Settings) -> De
         require(law.smooth, "method", method, "characteristics or particles for a law that is a set of tokens")
         require(hasattr(space, "grid"), "method", method, f'"particles": {space!r} has no harmonics')
         name = model.normalization.case_name
-        allowed = f'"characteristics" or "particles" for {name}: its radii move, and one common radius is no smooth density'
+        allowed = (
+            f'"characteristics" or "particles" for {name}: its radii move, and one common radius is no smooth density'
+        )
         require(model.restores, "method", method, allowed)
         require(_is_unit(radius), "method", method, '"characteristics" or "particles" for radii other than 1')
         grid = space.grid(settings.degree)
@@ -240,7 +242,7 @@ def solve(
 
 def _refuse_tracing(model: Model) -> None:
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(model)):
-        hint = "" if jax.config.jax_enable_x64 else f"; x64 is off, too: {TURN_ON}"
+        hint = "" if jax.config.read("jax_enable_x64") else f"; x64 is off, too: {TURN_ON}"
         raise PrecisionError(f"solve runs frame by frame and cannot be traced: trace `evolve`{hint}")
 
 

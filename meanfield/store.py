@@ -213,17 +213,23 @@ def read_tokens(path: str | Path, dataset: str | None = None, *, layer: int = 0)
         array = array[layer]
     numeric = np.issubdtype(array.dtype, np.floating) or np.issubdtype(array.dtype, np.integer)
     require(numeric, "dataset", dataset or path.name, f"real numbers, not {array.dtype}")
-    require(array.ndim == 2 and array.size > 0, "dataset", list(array.shape), "an array (token, axis) that is not empty")
+    require(
+        array.ndim == 2 and array.size > 0, "dataset", list(array.shape), "an array (token, axis) that is not empty"
+    )
     vectors = np.asarray(array, dtype=np.float64)
     bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-    require(bad.size == 0, "dataset", dataset or path.name, f"finite numbers; token {bad[0] if bad.size else ''} has others")
+    require(
+        bad.size == 0, "dataset", dataset or path.name, f"finite numbers; token {bad[0] if bad.size else ''} has others"
+    )
     return vectors
 
 
 def _from_hdf5(path: Path, dataset: str | None, layer: int) -> NDArray:
     with h5py.File(path, "r", locking=False) as file:
         names: list[str] = []
-        file.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) and item.ndim in (2, 3) else None)
+        file.visititems(
+            lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) and item.ndim in (2, 3) else None
+        )
         chosen = file[_chosen(dataset, names, path)]
         # one layer is read, not the whole array
         return chosen[layer] if chosen.ndim == 3 and -len(chosen) <= layer < len(chosen) else chosen[()]
@@ -274,7 +280,9 @@ def _lay_out(
         shape = tuple(len(file[name]) for name in lead) + tuple(variable.shape)
         fill = np.nan if np.issubdtype(np.dtype(variable.dtype), np.floating) else None
         # Space is taken at once: a disk that is too full is found out now, not in the night.
-        dataset = file.create_dataset(variable.name, shape, variable.dtype, fillvalue=fill, track_times=False, dcpl=_early())
+        dataset = file.create_dataset(
+            variable.name, shape, variable.dtype, fillvalue=fill, track_times=False, dcpl=_early()
+        )
         if variable.value is not None:
             dataset[...] = variable.value
         dataset.attrs["units"], dataset.attrs["long_name"] = variable.units, variable.long_name
@@ -391,5 +399,6 @@ def _sentences(path: Path, action: str) -> Iterator[None]:
     except BlockingIOError:
         raise InputError("path", str(path), "a file that no other process is writing") from None
     except (OSError, RuntimeError) as problem:
-        reason = os.strerror(problem.errno) if getattr(problem, "errno", None) else str(problem).splitlines()[0]
+        number = getattr(problem, "errno", None)
+        reason = os.strerror(number) if number else str(problem).splitlines()[0]
         raise InputError("path", str(path), f"a file that can {action} ({reason})") from problem

@@ -55,7 +55,9 @@ class Study:
     files: tuple[Path, ...]
 
 
-def study(case: Case, folder: str | Path, *, overwrite: bool = False, report: Callable[[str], None] | None = None) -> Study:
+def study(
+    case: Case, folder: str | Path, *, overwrite: bool = False, report: Callable[[str], None] | None = None
+) -> Study:
     """Run `case` under all six schemes with particles beside, and write SCHEME.h5, particles/SCHEME.h5, table and figures.
 
     Schemes that keep radii and do not divide by ‖A‖ run by the case's own method; the others, and a density that is no
@@ -147,7 +149,9 @@ def _continuum(case: Case, path: Path, overwrite: bool) -> tuple[Solution, Solut
     if density.status != "unresolved":
         return density, density, density.message
     reached = f"{density.times[-1]:.3g}" if len(density.times) else "0"
-    words = f"the density is resolved up to t = {reached} at degree {case.settings.degree}; the file is by characteristics"
+    words = (
+        f"the density is resolved up to t = {reached} at degree {case.settings.degree}; the file is by characteristics"
+    )
     solution = case.changed({"solver.method": "characteristics"}).solve(path, overwrite=True)
     return solution, density, "; ".join(filter(None, (words, solution.message)))
 
@@ -156,9 +160,15 @@ def _particles(case: Case, path: Path, overwrite: bool) -> Solution:
     law = case.law
     count = case.settings.tokens or (len(law.vectors) if isinstance(law, TokenFile) else 256)
     trials = case.settings.trials if case.settings.trials > 1 else TRIALS
-    if law.tokens() is not None and count == len(law.tokens()):
+    definite = law.tokens()
+    if definite is not None and count == len(definite):
         trials = 1
-    changes = {"solver.method": "particles", "solver.tokens": count, "solver.trials": trials, "output": {"state": "last"}}
+    changes = {
+        "solver.method": "particles",
+        "solver.tokens": count,
+        "solver.trials": trials,
+        "output": {"state": "last"},
+    }
     return case.changed(changes).solve(path, overwrite=overwrite)
 
 
@@ -188,7 +198,7 @@ def measured_cosine(case: Case) -> dict[str, NDArray]:
     law = case.law
     if not isinstance(law, TokenFile):
         return {}
-    layers = []
+    layers: list[NDArray] = []
     while True:
         try:
             layers.append(read_tokens(law.file, law.dataset, layer=len(layers)))
@@ -239,8 +249,8 @@ def _sphere_figure(solutions: dict[str, Solution], densities: dict[str, Solution
     panels = [[_panel(solution, densities[name], t) for t in chosen] for name, solution in solutions.items()]
     columns = [f"$t$ = {t:.3g}" for t in chosen]
     titles = [PRINTED[name][0] for name in solutions]
-    labels = {"row_labels": titles, "column_labels": columns}
-    return sphere_strip(panels, out / "density.png", log=True, size=6.0, window=450, **labels)
+    path = out / "density.png"
+    return sphere_strip(panels, path, log=True, size=6.0, window=450, row_labels=titles, column_labels=columns)
 
 
 def _panel(solution: Solution, density: Solution | None, t: float) -> Panel | None:
@@ -248,4 +258,6 @@ def _panel(solution: Solution, density: Solution | None, t: float) -> Panel | No
         return Panel(density.density(t), note="density")
     if t > solution.times[-1]:
         return None
-    return Panel(solution.density(t, concentration=PICTURE_CONCENTRATION), note=f"smoothed, κ = {PICTURE_CONCENTRATION:g}")
+    return Panel(
+        solution.density(t, concentration=PICTURE_CONCENTRATION), note=f"smoothed, κ = {PICTURE_CONCENTRATION:g}"
+    )

@@ -32,9 +32,7 @@ EXIT_EARLY, EXIT_INTERRUPTED = 3, 130
 @click.option("--resume", is_flag=True, help="Go on from the file; start afresh where there is none.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing file.")
 @click.option("--quiet", is_flag=True, help="No progress bar, no summary.")
-def run(
-    case: str, output: Path | None, changes: tuple[str, ...], resume: bool, overwrite: bool, quiet: bool
-) -> int:
+def run(case: str, output: Path | None, changes: tuple[str, ...], resume: bool, overwrite: bool, quiet: bool) -> int:
     """Solve one case."""
     import warnings
 

@@ -28,8 +28,8 @@ out/density.png. A run that stopped early is marked in the table.
 def study(case: str, output: Path, changes: tuple[str, ...], overwrite: bool, quiet: bool) -> int:
     """The whole job."""
     from .. import case as cases
-    from ..shipped import find_case
     from .. import study as job
+    from ..shipped import find_case
 
     chosen = cases.read(find_case(case), parsed_changes(changes))
     talk = not quiet and sys.stderr.isatty()

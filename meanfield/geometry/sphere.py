@@ -308,7 +308,7 @@ def _analyze(grid: SphereGrid, f: Array) -> Array:
     return _by_latitude_transposed(grid, jnp.moveaxis(parts, -1, 0))
 
 
-def _gather(index: Array, value: Array, c: Array, size: int) -> Array:
+def _gather(index: Any, value: Any, c: Any, size: int) -> Array:
     """Σ_k value·c[index] for the first `size` target modes: (..., mode) → (..., 3, mode)."""
     index, value = jnp.asarray(index)[:, :size], jnp.asarray(value)[:, :size]
     padded = resized(c, (int(np.sqrt(size)) + 1) ** 2)

@@ -72,7 +72,7 @@ def mean_squared_distance(
     """
     require_sphere(dimension, 0.0)
     require(tokens == int(tokens) and tokens >= 1, "tokens", tokens, "must be an integer of at least 1")
-    c, l = np.asarray(coefficients, dtype=np.float64), np.asarray(degrees, dtype=np.int64)  # noqa: E741
+    c, l = np.asarray(coefficients, dtype=np.float64), np.asarray(degrees, dtype=np.int64)
     require(c.ndim == 1 and c.shape == l.shape, "degrees", degrees, "must give one degree for each coefficient")
     require(bool(np.all(l >= 0)), "degrees", degrees, "must be zero or more")
     if max_degree is None:

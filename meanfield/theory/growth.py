@@ -27,7 +27,7 @@ def require_sphere(dimension: int, beta: float) -> None:
 
 def eigenvalues(dimension: int, degree: int) -> NDArray[np.float64]:
     """Λ_l = l(l+d−2), the eigenvalues of −Δ on S^{d-1}, for l = 0, …, degree."""
-    l = np.arange(degree + 1, dtype=np.float64)  # noqa: E741 - the degree is l throughout the field
+    l = np.arange(degree + 1, dtype=np.float64)
     return l * (l + dimension - 2)
 
 
@@ -36,7 +36,7 @@ def log_multiplicities(dimension: int, degree: int) -> NDArray[np.float64]:
 
     dim_l = (2l+d−2) (l+d−3)!/(l! (d−2)!) for l ≥ 1.
     """
-    l = np.arange(1, degree + 1, dtype=np.float64)  # noqa: E741
+    l = np.arange(1, degree + 1, dtype=np.float64)
     d = dimension
     logs = np.log(2 * l + d - 2) + gammaln(l + d - 2) - gammaln(l + 1) - gammaln(d - 1)
     return np.concatenate([[0.0], logs])
@@ -54,7 +54,7 @@ def consecutive_ratios(dimension: int, beta: float, degree: int) -> NDArray[np.f
     order = top + dimension / 2
     ratio = beta / (order + math.hypot(order, beta))
     ratios = np.empty(degree)
-    for l in range(top, 0, -1):  # noqa: E741
+    for l in range(top, 0, -1):
         ratio = beta / (2 * l + dimension - 2 + beta * ratio)
         if l <= degree:
             ratios[l - 1] = ratio

@@ -19,7 +19,7 @@ def test_the_distance_of_uniform_tokens_in_closed_form():
     for order in (1.6, 2.5, 6.0):
         expected = zeta(2 * order - 2) - 1
         assert finite_n.mean_squared_distance(1, *uniform, 4, order) == pytest.approx(expected, rel=1e-12)
-    l = np.arange(1, 200_000, dtype=np.float64)  # noqa: E741
+    l = np.arange(1, 200_000, dtype=np.float64)
     direct = np.sum((2 * l + 1) / (1 + l * (l + 1)) ** 2) + 200_000.0**-2
     assert finite_n.mean_squared_distance(1, *uniform, 3, 2.0) == pytest.approx(direct, rel=1e-12)
 
@@ -35,7 +35,7 @@ def test_all_degrees_are_the_limit_of_many(dimension):
 
 def test_the_mean_squared_distance_of_von_mises_tokens():
     n, trials, degree, kappa, order = 12, 20_000, 6, 1.5, 1.0
-    l = np.arange(1, degree + 1)  # noqa: E741
+    l = np.arange(1, degree + 1)
     moments = math.sqrt(2) * growth.bessel_ratios(2, kappa, degree)[1:]  # ∫ √2 cos lθ dρ; the sines vanish
     angles = np.random.default_rng(0).vonmises(0.0, kappa, (trials, n))
     empirical = math.sqrt(2) * np.mean(np.exp(1j * l * angles[..., None]), axis=1)
@@ -48,7 +48,7 @@ def test_the_mean_squared_distance_of_von_mises_tokens():
 def test_a_point_mass_is_at_no_distance_from_its_tokens():
     # Σ_m ρ̂_lm² = dim_l for δ: every token equals the law
     dimension, degree = 3, 9
-    l = np.arange(degree + 1)  # noqa: E741
+    l = np.arange(degree + 1)
     assert finite_n.mean_squared_distance(5, np.sqrt(2 * l + 1), l, dimension, 1.5, degree) == pytest.approx(
         0, abs=1e-14
     )
