@@ -196,12 +196,12 @@ def test_energy_is_the_double_integral(beta):
 
 @pytest.mark.parametrize("beta", [-1.0, -1e-300, np.nan, np.inf, [1.0, 2.0]])
 def test_a_beta_that_is_no_number_of_at_least_zero_is_refused(beta):
-    with pytest.raises(InputError, match=r"^beta = .*: a (finite )?number of at least 0"):
+    with pytest.raises(InputError, match=r"^beta = .*: expected a (finite )?number of at least 0"):
         Attention(beta)
 
 
 def test_unnormalised_attention_is_refused_where_its_exponential_overflows():
-    with pytest.raises(InputError, match=r"^beta = 701\.0: at most 700 for unnormalized attention"):
+    with pytest.raises(InputError, match=r"^beta = 701\.0: expected at most 700 for unnormalized attention"):
         Attention(701.0, normalized=False)
     largest = field(Attention(700.0, normalized=False), tokens(5))
     assert np.isfinite(largest.vector).all()

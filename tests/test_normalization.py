@@ -161,12 +161,12 @@ def test_six_schemes_six_names():
 
 @pytest.mark.parametrize("value", [0.0, -1.0, np.nan, np.inf, [1.0, 2.0]])
 def test_an_alpha_that_is_not_positive_is_refused(value):
-    with pytest.raises(InputError, match=r"^alpha = .*: a finite number greater than 0$"):
+    with pytest.raises(InputError, match=r"^alpha = .*: expected a finite number greater than 0$"):
         NGPT(value)
 
 
 @pytest.mark.parametrize("value", [-0.5, np.nan, np.inf])
 def test_a_switch_before_the_start_is_refused(value):
-    with pytest.raises(InputError, match=r"^switch_time = .*: a finite number of at least 0$"):
+    with pytest.raises(InputError, match=r"^switch_time = .*: expected a finite number of at least 0$"):
         MixLN(value)
     assert MixLN(0.0).breaks() == (0.0,)

@@ -41,7 +41,7 @@ class Sphere(Space):
     largest_degree: int = 1024
 
     def __init__(self, dimension: int = 3) -> None:
-        require(dimension == 3, "dimension", dimension, "the sphere has dimension 3; use zonal or euclidean for others")
+        require(dimension == 3, "dimension", dimension, "3 on the sphere (zonal and euclidean take others)")
 
     def __repr__(self) -> str:
         return "Sphere()"

@@ -12,7 +12,8 @@ from scipy.spatial.transform import Rotation
 from scipy.special import eval_legendre, sph_harm_y
 
 from meanfield.geometry import Sphere, funk_hecke
-from meanfield.geometry.sphere import CHUNK, SphereGrid
+from meanfield.geometry.points import CHUNK
+from meanfield.geometry.sphere import SphereGrid
 from meanfield.keys import InputError
 
 POLES = np.array([[0.0, 0.0, 1.0], [0.0, 0.0, -1.0]])
@@ -333,10 +334,10 @@ def test_a_grid_is_built_once_a_degree():
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: Sphere(4), "dimension = 4: the sphere has dimension 3"),
-        (lambda: Sphere().grid(0), "degree = 0: an integer from 1 to"),
-        (lambda: Sphere().grid(5000), "degree = 5000: an integer from 1 to"),
-        (lambda: Sphere().quadrature(0), "degree = 0: an integer from 1 to"),
+        (lambda: Sphere(4), "dimension = 4: expected 3 on the sphere"),
+        (lambda: Sphere().grid(0), "degree = 0: expected an integer from 1 to"),
+        (lambda: Sphere().grid(5000), "degree = 5000: expected an integer from 1 to"),
+        (lambda: Sphere().quadrature(0), "degree = 0: expected an integer from 1 to"),
     ],
 )
 def test_what_is_no_sphere_and_no_degree_is_refused(call, sentence):
