@@ -52,7 +52,9 @@ def flat(document: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def refuse_other_case(stored: str, asked: str) -> None:
     """Raise InputError, naming the first key that differs, unless both texts say the same; the title may differ."""
     if not stored:
-        raise InputError("case", stored, "the text of a case: this file was written by a run that has none and cannot be resumed")
+        raise InputError(
+            "case", stored, "the text of a case: this file was written by a run that has none and cannot be resumed"
+        )
     before, now = flat(tomllib.loads(stored)), flat(tomllib.loads(asked))
     for key in sorted(before.keys() | now.keys()):
         if key != "title" and before.get(key) != now.get(key):

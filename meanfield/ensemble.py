@@ -45,7 +45,7 @@ class Ensemble:
 
     @property
     def radius(self) -> Array:
-        """r = ‖x‖: (..., token)."""
+        """R = ‖x‖: (..., token)."""
         return jnp.sqrt(jnp.sum(jnp.asarray(self.x) ** 2, axis=-1))
 
     @property
@@ -121,7 +121,8 @@ class Ensemble:
 
     def fixed_arrays(self) -> dict[str, tuple[tuple[str, ...], Any, str]]:
         """Named arrays that no frame changes."""
-        fixed = {"ensemble/weight": (("token",), self.weights, "weights of the tokens, sum 1")}
+        fixed: dict[str, tuple[tuple[str, ...], Any, str]] = {}
+        fixed["ensemble/weight"] = (("token",), self.weights, "weights of the tokens, sum 1")
         if self.coarser is not None:
             meaning = "weights of the coarser rule embedded in the same nodes, which prices the quadrature"
             fixed["ensemble/coarser_weight"] = (("token",), self.coarser, meaning)

@@ -6,21 +6,21 @@ and `sample(count, rng)`. A law that is a set of definite tokens offers `tokens(
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import eval_gegenbauer, eval_chebyt, roots_gegenbauer
-from scipy.stats import vonmises_fisher
 
-from .geometry import funk_hecke
+from .geometry import funk_hecke, gegenbauer
 from .keys import Key, require
 from .precision import float64
 from .store import read_tokens
 
 Float = NDArray[np.float64]
+
+REJECTION_BATCH = 1 << 14
 
 
 class Law:
@@ -29,6 +29,9 @@ class Law:
     case_name: ClassVar[str]
     case_keys: ClassVar[dict[str, Key]] = {}
     space: Any
+
+    def __init__(self, space: Any, **values: Any) -> None:
+        self.space = space
 
     @classmethod
     def from_case(cls, space: Any, folder: Path, **values: Any) -> Law:
@@ -72,14 +75,14 @@ class Uniform(Law):
         return np.where(grid.degrees == 0, 1.0, 0.0)
 
     def sample(self, count: int, rng: np.random.Generator) -> Float:
-        return _units(rng.standard_normal((count, self.space.dimension)))
+        return spread_directions(self.space, np.tile(self.space.axis, (count, 1)), np.zeros(count), rng)
 
 
 class VmfMixture(Law):
     """Σ_i w_i e^{κ_i⟨m_i,θ⟩}/a_0(κ_i): a mixture of von Mises–Fisher laws.
 
-    means (component, axis) are normalised, weights are normalised to sum 1. InputError for a zero mean, a negative
-    concentration or weight, or lengths that differ.
+    means (component, axis) are normalised, weights are normalised to sum 1. In zonal geometry a mean lies on the axis:
+    [along, 0]. InputError for a zero mean, a negative concentration or weight, or lengths that differ.
     """
 
     case_name: ClassVar[str] = "vmf-mixture"
@@ -93,7 +96,9 @@ class VmfMixture(Law):
         self, space: Any, means: ArrayLike, concentrations: ArrayLike, weights: ArrayLike | None = None
     ) -> None:
         self.space = space
-        self.means = _directions("means", means, space.dimension)
+        self.means = _directions("means", means, space.coordinates)
+        on_axis = not space.rings or not np.any(self.means[:, 1])
+        require(on_axis, "means", means, "means on the axis in zonal geometry, [1, 0] or [-1, 0] (along, across)")
         count = len(self.means)
         self.concentrations = _numbers("concentrations", concentrations, count)
         require(bool(np.all(self.concentrations >= 0)), "concentrations", self.concentrations, "numbers of at least 0")
@@ -124,11 +129,11 @@ class VmfMixture(Law):
 
     def sample(self, count: int, rng: np.random.Generator) -> Float:
         component = rng.choice(len(self.weights), size=count, p=self.weights)
-        return spread_directions(self.means[component], self.concentrations[component], rng)
+        return spread_directions(self.space, self.means[component], self.concentrations[component], rng)
 
 
 class Kuramoto(Law):
-    """f_w = ((1−|w|²)/|x−w|²)^{d−1}, w along the last axis: the family that Post-LN leaves invariant at β = 0.
+    """f_w = ((1−|w|²)/|x−w|²)^{d−1}, w along the last axis of R^d: the family that Post-LN leaves invariant at β = 0.
 
     (mathematics page, 3.1.) InputError unless 0 ≤ |w| < 1.
     """
@@ -145,21 +150,77 @@ class Kuramoto(Law):
         return ((1 - rho**2) / (1 + rho**2 - 2 * rho * cosine)) ** (self.space.dimension - 1)
 
     def density(self, points: ArrayLike) -> Float:
-        return self._profile(np.asarray(points)[..., -1])
+        return self._profile(np.asarray(points) @ self.space.axis)
 
     def coefficients(self, grid: Any) -> Float:
         # the profile is analytic up to cosine (1+ρ²)/2ρ, so Gauss quadrature converges like ρ^(2 nodes)
         nodes = grid.degree + 16 + int(np.ceil(40 / max(1 - self.parameter, 1e-3)))
         per_degree = axial_multipliers(self._profile, grid.degree, self.space.dimension, nodes)
-        axis = np.eye(self.space.dimension)[-1:]
-        return per_degree[grid.degrees] * np.asarray(grid.moments(axis, np.ones(1)))
+        return per_degree[grid.degrees] * np.asarray(grid.moments(self.space.axis[None], np.ones(1)))
 
     def sample(self, count: int, rng: np.random.Generator) -> Float:
         # f_w is the image of the uniform law under the Möbius map x ↦ w + (1−|w|²)(x+w)/|x+w|²
         uniform = Uniform(self.space).sample(count, rng)
-        w = self.parameter * np.eye(self.space.dimension)[-1]
+        w = self.parameter * self.space.axis
         shifted = uniform + w
         return _units(w + (1 - w @ w) * shifted / np.sum(shifted**2, axis=1, keepdims=True))
+
+
+class PerturbedUniform(Law):
+    """1 + Σ amplitude Y_lm in the orthonormal basis.
+
+    modes: rows [l, m, amplitude], l ≥ 1; on the circle m = ±l, on the sphere |m| ≤ l (negative orders are sines), in
+    zonal geometry m = 0. InputError that names the mode where there is no such harmonic, or for a density that is
+    negative somewhere.
+    """
+
+    case_name: ClassVar[str] = "perturbed-uniform"
+    case_keys: ClassVar[dict[str, Key]] = {
+        "modes": Key(list[list[float]], "rows [l, m, amplitude] of the orthonormal basis; circle m = ±l, zonal m = 0")
+    }
+
+    def __init__(self, space: Any, modes: Sequence[Sequence[float]]) -> None:
+        require(hasattr(space, "grid"), "kind", self.case_name, f"a law that needs no harmonics: {space!r} has none")
+        self.space = space
+        self.modes = [_mode(space, mode) for mode in modes]
+        require(len(self.modes) > 0, "modes", modes, "a non-empty list of [l, m, amplitude]")
+        self.degree = int(max(row[0] for row in self.modes))
+        self._grid = space.grid(self.degree)
+        self._coefficients = self.coefficients(self._grid)
+        points = _fine_points(space, self.degree)
+        values = self.density(points)
+        lowest = int(values.argmin())
+        allowed = f"smaller amplitudes: the density falls to {values[lowest]:.6g} at {points[lowest].round(4).tolist()}"
+        require(values[lowest] >= -1e-12, "modes", self.modes, allowed)
+
+    def density(self, points: ArrayLike) -> Float:
+        """1 + Σ amplitude Y_lm at unit vectors: (point, axis) → (point,)."""
+        return np.asarray(self._grid.evaluate(self._coefficients, np.asarray(points, dtype=float)))
+
+    def coefficients(self, grid: Any) -> Float:
+        """The amplitudes, each on its mode. InputError for a grid that lacks one."""
+        allowed = f"at least {self.degree}, the largest degree of the modes"
+        require(grid.degree >= self.degree, "degree", grid.degree, allowed)
+        total = np.where(grid.degrees == 0, 1.0, 0.0)
+        for degree, order, amplitude in self.modes:
+            total += amplitude * ((grid.degrees == degree) & (grid.orders == order))
+        return total
+
+    def sample(self, count: int, rng: np.random.Generator) -> Float:
+        """`count` independent directions, by rejection from the uniform law: (token, axis)."""
+        # |Y_lm| ≤ √dim_l
+        ceiling = 1 + sum(
+            abs(amplitude) * np.exp(gegenbauer.log_harmonics(self.space.dimension, degree) / 2)
+            for degree, _, amplitude in self.modes
+        )
+        drawn: list[Float] = []
+        missing = count
+        while missing > 0:
+            proposed = uniform(self.space).sample(REJECTION_BATCH, rng)
+            kept = proposed[self.density(proposed) > ceiling * rng.random(REJECTION_BATCH)][:missing]
+            drawn.append(kept)
+            missing -= len(kept)
+        return np.concatenate(drawn)
 
 
 class TokenFile(Law):
@@ -175,12 +236,20 @@ class TokenFile(Law):
         "file": Key(str, "file of token vectors, relative to the case file"),
         "dataset": Key(str, "name of the array in an .h5 or .npz file; the only one when absent", None),
         "layer": Key(int, "which layer of a (layer, token, axis) array", 0),
-        "concentration": Key(float, "concentration κ > 0 of the kernel that spreads each token; none when absent", None),
+        "concentration": Key(
+            float, "concentration κ > 0 of the kernel that spreads each token; none when absent", None
+        ),
     }
 
     def __init__(
-        self, space: Any, file: str | Path, dataset: str | None = None, layer: int = 0, concentration: float | None = None
+        self,
+        space: Any,
+        file: str | Path,
+        dataset: str | None = None,
+        layer: int = 0,
+        concentration: float | None = None,
     ) -> None:
+        _refuse_rings(space, self.case_name)
         self.space, self.file, self.dataset, self.layer = space, str(file), dataset, layer
         self.concentration = concentration
         if concentration is not None:
@@ -235,6 +304,7 @@ class Equiangular(Law):
     }
 
     def __init__(self, space: Any, cosine: float, count: int | None = None) -> None:
+        _refuse_rings(space, self.case_name)
         self.space, self.cosine, self.count = space, float(cosine), count
         n = space.dimension if count is None else count
         require(2 <= n <= space.dimension, "count", n, f"an integer from 2 to the dimension {space.dimension}")
@@ -281,7 +351,7 @@ class ConstantRadius:
         return np.array([self.value]), np.ones(1)
 
 
-LAWS = (Uniform, VmfMixture, Kuramoto, TokenFile, Equiangular, Orthogonal)
+LAWS = (Uniform, VmfMixture, PerturbedUniform, Kuramoto, TokenFile, Equiangular, Orthogonal)
 RADII = (ConstantRadius,)
 
 
@@ -295,6 +365,11 @@ def vmf_mixture(
 ) -> VmfMixture:
     """A mixture of von Mises–Fisher laws: see `VmfMixture`."""
     return VmfMixture(space, means, concentrations, weights)
+
+
+def perturbed_uniform(space: Any, modes: Sequence[Sequence[float]]) -> PerturbedUniform:
+    """The uniform law plus a few harmonics: see `PerturbedUniform`."""
+    return PerturbedUniform(space, modes)
 
 
 def kuramoto(space: Any, parameter: float) -> Kuramoto:
@@ -317,51 +392,63 @@ def orthogonal(space: Any, count: int | None = None) -> Orthogonal:
     return Orthogonal(space, count)
 
 
-def spread_directions(means: Float, concentrations: Float, rng: np.random.Generator) -> Float:
+def spread_directions(space: Any, means: Float, concentrations: Float, rng: np.random.Generator) -> Float:
     """One von Mises–Fisher draw about each mean: (token, axis), (token,) → (token, axis)."""
-    count, dimension = means.shape
-    about_pole = np.empty((count, dimension))
-    pole = np.eye(dimension)[0]
-    for kappa in np.unique(concentrations):
-        same = concentrations == kappa
-        number = int(same.sum())
-        if kappa == 0:
-            about_pole[same] = _units(rng.standard_normal((number, dimension)))
-        else:
-            about_pole[same] = vonmises_fisher(pole, kappa).rvs(number, random_state=rng)
-    # the reflection that swaps the pole and the mean keeps the law about it
-    normal = pole - means
-    square = np.sum(normal**2, axis=1, keepdims=True)
-    along = 2 * np.sum(about_pole * normal, axis=1, keepdims=True) / np.where(square > 0, square, 1.0)
-    return _units(about_pole - np.where(square > 0, along, 0.0) * normal)
+    along, across = gegenbauer.tilted(space.dimension, concentrations, rng)
+    if space.rings:
+        return np.stack([along * means[:, 0], across], axis=-1)
+    tangent = rng.standard_normal(means.shape)
+    tangent -= np.sum(tangent * means, axis=1, keepdims=True) * means
+    return _units(along[:, None] * means + across[:, None] * _units(tangent))
 
 
 def axial_multipliers(profile: Callable[[Float], Float], degree: int, dimension: int, nodes: int) -> Float:
     """∫ f(u) C_l(u)/C_l(1) dσ, l ≤ degree, of a density f(⟨e,θ⟩) symmetric about an axis e, by Gauss quadrature."""
-    index = dimension / 2 - 1
-    if dimension == 2:
-        u = np.cos(np.pi * (np.arange(nodes) + 0.5) / nodes)
-        weights = np.full(nodes, 1 / nodes)
-        basis = np.stack([eval_chebyt(l, u) for l in range(degree + 1)])
-    else:
-        u, weights = roots_gegenbauer(nodes, index)
-        basis = np.stack(
-            [eval_gegenbauer(l, index, u) / eval_gegenbauer(l, index, 1.0) for l in range(degree + 1)]
-        )
-    return basis @ (weights / weights.sum() * profile(u))
+    u, weights = gegenbauer.gauss(dimension, nodes)
+    at_pole = gegenbauer.orthonormal(dimension, degree, 1.0)
+    return gegenbauer.orthonormal(dimension, degree, u) @ (weights * profile(u)) / at_pole
 
 
 def principal_components(vectors: Float, count: int) -> tuple[Float, Float]:
-    """Mean (axis,) and first principal components (count, axis), each with its largest entry positive."""
+    """Mean (axis,) and first principal components (count, axis), signed so that the mean direction is positive in each."""
     mean = vectors.mean(axis=0)
     components = np.linalg.svd(vectors - mean, full_matrices=False)[2][:count]
-    largest = np.abs(components).argmax(axis=1)
-    return mean, components * np.sign(components[np.arange(len(components)), largest])[:, None]
+    towards = _units((vectors - mean) @ components.T).mean(axis=0)
+    return mean, components * np.where(towards < 0, -1.0, 1.0)[:, None]
 
 
 def project(vectors: Float, mean: Float, components: Float) -> Float:
     """Coordinates of `vectors` in the frame of `components` centred on `mean`: (token, component)."""
     return (vectors - mean) @ components.T
+
+
+def _refuse_rings(space: Any, kind: str) -> None:
+    names = ", ".join(law.case_name for law in (Uniform, VmfMixture, PerturbedUniform, Kuramoto))
+    require(not space.rings, "kind", kind, f"one of {names} in zonal geometry, where tokens are rings about the axis")
+
+
+def _mode(space: Any, row: Sequence[float]) -> list[float]:
+    """[l, m, amplitude] of a harmonic that the space has."""
+    require(np.shape(row) == (3,), "modes", row, "rows [l, m, amplitude]")
+    degree, order, amplitude = (float(number) for number in row)
+    largest = space.largest_degree
+    allowed = (
+        f"[l, m, amplitude], l an integer from 1 to {largest} and {space.order_rule} in {space.case_name} geometry"
+    )
+    require(degree.is_integer() and 1 <= degree <= largest, "modes", row, allowed)
+    grid = space.grid(degree)
+    require(bool(np.any((grid.degrees == degree) & (grid.orders == order))), "modes", row, allowed)
+    require(bool(np.isfinite(amplitude)), "modes", row, "a finite amplitude")
+    return [int(degree), int(order), amplitude]
+
+
+def _fine_points(space: Any, degree: int) -> Float:
+    """Points so dense that a series of this degree shows its least value there, poles included."""
+    if space.coordinates == 2:
+        angle = np.linspace(0, 2 * np.pi, 32 * degree, endpoint=False)
+        return np.stack([np.cos(angle), np.sin(angle)], axis=-1)
+    axes = np.eye(space.coordinates)
+    return np.concatenate([space.quadrature(min(4 * degree, 4096))[0], axes, -axes])
 
 
 def _units(vectors: Float) -> Float:

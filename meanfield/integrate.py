@@ -47,16 +47,16 @@ class Progress(NamedTuple):
     Only the moving array travels; tables and weights stay outside, where no loop copies them.
     """
 
-    moving: Array
-    t: Array
-    step: Array  # the step size to try next
-    status: Array
-    accepted: Array
-    rejected: Array
-    max_resolution: Array
-    min_attention: Array
-    energy: Array  # of the last accepted state that was judged, for each trial
-    energy_drop: Array  # the largest decrease of the energy from one accepted step to the next
+    moving: Any
+    t: Any
+    step: Any  # the step size to try next
+    status: Any
+    accepted: Any
+    rejected: Any
+    max_resolution: Any
+    min_attention: Any
+    energy: Any  # of the last accepted state that was judged, for each trial
+    energy_drop: Any  # the largest decrease of the energy from one accepted step to the next
 
 
 def start(state: Any, t0: Any, step: Any = FIRST_STEP) -> Progress:
@@ -95,11 +95,11 @@ def _step(model: Model, state: Any, t: Array, h: Array) -> tuple[Any, Array, Wat
         inner = state.moved(state.moving + h * jnp.tensordot(jnp.asarray(A)[i], stages, axes=1))
         depth = t + jnp.asarray(C)[i] * h
         field = model.field(inner, depth)
-        now = watch(model, inner, depth, field)
+        now = watch(model.attention, inner, depth, field)
         rate = inner.transport(model.push(inner, depth, field), model.restores)
         return stages.at[i].set(rate), jax.tree.map(lambda new, old: jnp.where(i == 0, new, old), now, seen)
 
-    shapes = jax.eval_shape(lambda: watch(model, state, t, model.field(state, t)))
+    shapes = jax.eval_shape(lambda: watch(model.attention, state, t, model.field(state, t)))
     nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
     stages, seen = jax.lax.fori_loop(0, STAGES, stage, (jnp.zeros((STAGES, *state.moving.shape)), nothing))
     new = state.moved(state.moving + h * jnp.tensordot(jnp.asarray(B), stages, axes=1))

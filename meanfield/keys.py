@@ -22,7 +22,7 @@ class InputError(ValueError):
 
     def __init__(self, key: str, value: Any, allowed: str) -> None:
         self.key, self.value, self.allowed = key, value, allowed
-        super().__init__(f"{key} = {shown(value)}: {allowed}")
+        super().__init__(f"{key} = {shown(value)}: expected {allowed}")
 
     def under(self, section: str) -> InputError:
         """The same error with its key prefixed by the section of the case file in which it stands."""

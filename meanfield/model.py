@@ -20,7 +20,7 @@ class Model:
     """
 
     attention: Attention
-    normalization: Any = PostLN()  # noqa: RUF009  (a frozen scheme without fields)
+    normalization: Any = PostLN()
 
     @property
     def restores(self) -> bool:

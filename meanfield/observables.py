@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from .model import Model
+from .attention import Attention, Field
 
 # name → long name; the order is that of the file.
 STANDARD = {
@@ -45,15 +45,15 @@ def order_parameter(state: Any) -> Array:
     return norm(state.mean_direction())
 
 
-def observe(model: Model, state: Any, t: Array) -> dict[str, Array]:
-    """Every standard observable of a state at depth t; leading axes of an ensemble stay."""
-    field = model.field(state, t)
+def observe(attention: Attention, state: Any, t: Array) -> dict[str, Array]:
+    """Every standard observable of a state at depth t; leading axes of an ensemble stay. No scheme has a say in them."""
+    field = attention(t, state.source(), state.points)
     order = order_parameter(state)
     mean_radius, std_radius = state.radii()
     return {
         "order_parameter": order,
         "mean_cosine": state.mean_cosine(order),
-        "energy": model.attention.energy(t, field.partition, state.weights, order),
+        "energy": attention.energy(t, field.partition, state.weights, order),
         "mass": state.mass(),
         "mean_radius": mean_radius,
         "std_radius": std_radius,
@@ -65,10 +65,10 @@ def observe(model: Model, state: Any, t: Array) -> dict[str, Array]:
     }
 
 
-def watch(model: Model, state: Any, t: Array, field: Any) -> Watch:
+def watch(attention: Attention, state: Any, t: Array, field: Field) -> Watch:
     """What an accepted step is judged by, from the field already at hand."""
     order = order_parameter(state)
-    energy = model.attention.energy(t, field.partition, state.weights, order)
+    energy = attention.energy(t, field.partition, state.weights, order)
     smallest = jnp.min(field.partition, axis=-1) / jnp.max(field.partition, axis=-1)
     return Watch(
         resolution=jnp.max(state.resolution()),

@@ -31,12 +31,13 @@ def float64(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        if jax.config.jax_enable_x64:
+        if jax.config.read("jax_enable_x64"):
             return function(*args, **kwargs)
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
             raise PrecisionError(f"{function.__qualname__} computes in float64 but is traced with x64 off: {TURN_ON}")
         with jax.enable_x64(True):
-            return jax.tree.map(np.asarray, function(*args, **kwargs))
+            result = function(*args, **kwargs)
+            return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, result)
 
     return wrapped
 

@@ -26,7 +26,9 @@ class Record:
             self.dims[name], self.long_names[name] = dims, meaning
         trial = ("trial",) * (np.ndim(run.template.moving) - 2) if run.template.holds_radii else ()
         for name, value in values.items():
-            own = ("axis",) if name == "mean_direction" else tuple(f"{name}_{i}" for i in range(value.ndim - len(trial)))
+            own = (
+                ("axis",) if name == "mean_direction" else tuple(f"{name}_{i}" for i in range(value.ndim - len(trial)))
+            )
             self.dims[f"observables/{name}"] = (*trial, *own)[: value.ndim] if value.ndim else ()
             self.long_names[f"observables/{name}"] = STANDARD.get(name, f"{name}, given by the user")
         self.shapes = {f"observables/{name}": np.shape(value) for name, value in values.items()}
@@ -59,14 +61,24 @@ class Record:
         kept = None if len(self.kept) == len(self.run.times) else tuple(self.kept)
         timed = [
             store.Variable(
-                name, self.dims[name], shape, long_name=self.long_names[name],
+                name,
+                self.dims[name],
+                shape,
+                long_name=self.long_names[name],
                 frames=kept if not name.startswith("observables/") else None,
             )
             for name, shape in self.shapes.items()
         ]
         fixed = [
-            store.Variable(name, self.dims[name], value.shape, value.dtype, long_name=self.long_names[name], timed=False,
-                           value=value)
+            store.Variable(
+                name,
+                self.dims[name],
+                value.shape,
+                value.dtype,
+                long_name=self.long_names[name],
+                timed=False,
+                value=value,
+            )
             for name, value in self.fixed.items()
         ]
         return timed + fixed
@@ -84,7 +96,9 @@ class Record:
         """The frames so far."""
         return Solution(
             times=np.asarray(self.depths),
-            observables={name: _stacked(series, self.shapes[f"observables/{name}"]) for name, series in self.observables.items()},
+            observables={
+                name: _stacked(series, self.shapes[f"observables/{name}"]) for name, series in self.observables.items()
+            },
             kept_times=np.asarray(self.kept_depths),
             arrays={name: _stacked(series, self.shapes[name]) for name, series in self.arrays.items()},
             fixed=self.fixed,

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import integrate, observables
+from .attention import Attention
 from .density import Density
 from .ensemble import Ensemble
 from .integrate import Limits, Progress
 from .keys import require
 from .model import Model
-from .precision import float64, float64_leaves
+from .precision import compiled, float64, float64_leaves
 
 # A density whose spectrum carries more than this in its top tenth of degrees is no longer resolved.
 RESOLUTION_LIMIT = 1e-4
@@ -25,27 +26,29 @@ ACCURACY_LIMIT = 1e-8
 VOID_ATTENTION = 0.05
 
 
-@jax.jit
+@compiled
 def _advance(model: Model, template: Any, progress: Progress, end: Any, limits: Limits) -> Progress:
     return integrate.advance_segment(model, template, progress, end, limits)
 
 
-@jax.jit
-def _observe(model: Model, state: Any, t: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+@compiled
+def _observe(attention: Attention, state: Any, t: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     arrays = {name: value for name, (_, value, _) in state.arrays().items()}
-    return observables.observe(model, state, t), arrays
+    return observables.observe(attention, state, t), arrays
 
 
 class Run:
     """A run in progress: the template of the state, where it stands, and how to take it one frame further."""
 
-    def __init__(self, model: Model, state: Any, times: NDArray, rtol: float, atol: float, custom: Mapping[str, Callable]) -> None:
+    def __init__(
+        self, model: Model, state: Any, times: NDArray, rtol: float, atol: float, custom: Mapping[str, Callable]
+    ) -> None:
         fast = isinstance(state, Ensemble) and state.grid is not None
         limit = RESOLUTION_LIMIT if isinstance(state, Density) else np.inf
         limits = Limits(rtol, atol, limit, ACCURACY_LIMIT if fast else -np.inf)
         self.times, self.custom = times, dict(custom)
         self.model, self.template, self.limits = float64_leaves((model, state, limits))
-        self.progress: Progress = _to_numpy(integrate.start(self.template, times[0]))
+        self.progress: Progress = _to_numpy(float64(integrate.start)(self.template, times[0]))
 
     def to_frame(self, index: int) -> None:
         """Advance to the depth of frame `index`, or to where a judgement stops the run."""
@@ -60,13 +63,9 @@ class Run:
         """The state now."""
         return self.template.moved(self.progress.moving)
 
-    def branch(self) -> Model:
-        """The model of the segment in which the run stands; at a break, the one that ends there."""
-        return next(branch for end, branch in self.model.segments() if self.progress.t <= float(end))
-
     def observe(self) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
         """Observables and named arrays of the state now; judges the state, too."""
-        values, arrays = _to_numpy(_observe(self.branch(), self.state, self.progress.t))
+        values, arrays = _to_numpy(_observe(self.model.attention, self.state, self.progress.t))
         for name, function in self.custom.items():
             values[name] = np.asarray(function(self.state))
         unresolved = np.nanmax(values["resolution"], initial=0.0) > float(self.limits.resolution)
@@ -99,7 +98,10 @@ class Run:
         if code == integrate.UNDERFLOW:
             return "failed", f"the step size fell below round-off {depth}; run again with a larger rtol or atol"
         if code == integrate.REJECTED:
-            return "failed", f"{integrate.MAX_REJECTED_IN_A_ROW} steps in a row were rejected {depth}; run again with a larger rtol"
+            return (
+                "failed",
+                f"{integrate.MAX_REJECTED_IN_A_ROW} steps in a row were rejected {depth}; run again with a larger rtol",
+            )
         return "complete", self._caveats()
 
     def _caveats(self) -> str:
@@ -114,7 +116,9 @@ class Run:
             )
         scale = float(np.max(np.abs(now.energy), initial=0.0))
         if float(now.energy_drop) > 10 * (float(self.limits.rtol) * scale + float(self.limits.atol)) + 1e-13:
-            words.append(f"the energy decreased by {float(now.energy_drop):.1e} in a step, which the exact flow never does")
+            words.append(
+                f"the energy decreased by {float(now.energy_drop):.1e} in a step, which the exact flow never does"
+            )
         return "; ".join(words)
 
     def state_quadrature_error(self) -> NDArray:
@@ -129,8 +133,10 @@ class Run:
         """Stand where a stored run stood."""
         mine = self.progress._asdict()
         missing = [name for name in mine if name not in stored or stored[name].shape != mine[name].shape]
-        require(not missing, "restart", missing, "arrays that fit the case; the file was written by another version or case")
-        self.progress = Progress(**{name: np.asarray(stored[name], mine[name].dtype) for name in mine})
+        require(
+            not missing, "restart", missing, "arrays that fit the case; the file was written by another version or case"
+        )
+        self.progress = Progress(*(np.asarray(stored[name], mine[name].dtype) for name in mine))
 
 
 def _to_numpy(tree: Any) -> Any:

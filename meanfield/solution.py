@@ -93,7 +93,7 @@ class Solution:
         return lambda points: np.asarray(_field(model, state, depth, _unit_points(points)))
 
     def velocity(self, t: float | None = None) -> Callable[[ArrayLike], Float]:
-        """x ↦ dx/dt (point, axis) of a token at x = rθ at depth t: p, or r P_θ p where the norm is restored."""
+        """X ↦ dx/dt (point, axis) of a token at x = rθ at depth t: p, or r P_θ p where the norm is restored."""
         model, state = self._model(), self.state(t)
         depth = float(self.kept_times[-1]) if t is None else float(t)
         branch = next(branch for end, branch in model.segments() if depth <= float(end))

@@ -12,18 +12,19 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import jax
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import integrate, store
-from .document import case_text, refuse_other_case
 from .density import Density
+from .document import case_text, refuse_other_case
 from .ensemble import Ensemble
+from .geometry.funk_hecke import attention_degree
 from .initial import ConstantRadius, Law
-from .keys import require
+from .keys import Key, require
 from .model import Model
 from .precision import TURN_ON, PrecisionError, float64
 from .record import Record
@@ -60,6 +61,17 @@ class Settings:
     rtol: float = 1e-8
     atol: float = 1e-10
 
+    case_keys: ClassVar[dict[str, Key]] = {
+        "method": Key(str, "density, characteristics (tokens on a quadrature) or particles (random tokens)", "density"),
+        "degree": Key(int, "degree of the density, or of the quadrature of characteristics", 64),
+        "tokens": Key(int, "particles: number of random tokens; all of a token file, else 4096, when absent", None),
+        "trials": Key(int, "particles: independent draws of the random tokens", 1),
+        "sums": Key(str, "auto, fast (through moments) or direct (token by token)", "auto"),
+        "seed": Key(int, "seed of the random draws", 0),
+        "rtol": Key(float, "relative tolerance of a step", 1e-8),
+        "atol": Key(float, "absolute tolerance of a step", 1e-10),
+    }
+
     def __post_init__(self) -> None:
         for key, kind in (("method", Method), ("sums", Sums)):
             allowed = get_args(kind)
@@ -72,8 +84,6 @@ class Settings:
             require(fine, "tokens", self.tokens, "an integer from 1 to 100000000")
         require(0 < self.rtol <= 0.1 and self.rtol >= 1e-14, "rtol", self.rtol, "a number from 1e-14 to 0.1")
         require(0 < self.atol <= 0.1, "atol", self.atol, "a number above 0 and at most 0.1")
-        if self.method != "particles":
-            require(self.trials == 1, "trials", self.trials, f'1 unless method is "particles" (it is "{self.method}")')
 
 
 def _is_integer(value: Any) -> bool:
@@ -104,7 +114,9 @@ def initial_state(model: Model, law: Law, radius: Any, settings: Settings) -> De
         require(law.smooth, "method", method, "characteristics or particles for a law that is a set of tokens")
         require(hasattr(space, "grid"), "method", method, f'"particles": {space!r} has no harmonics')
         name = model.normalization.case_name
-        allowed = f'"characteristics" or "particles" for {name}: its radii move, and one common radius is no smooth density'
+        allowed = (
+            f'"characteristics" or "particles" for {name}: its radii move, and one common radius is no smooth density'
+        )
         require(model.restores, "method", method, allowed)
         require(_is_unit(radius), "method", method, '"characteristics" or "particles" for radii other than 1')
         grid = space.grid(settings.degree)
@@ -135,7 +147,7 @@ def _characteristics(model: Model, law: Law, radius: Any, settings: Settings) ->
     return Ensemble(
         x,
         np.outer(radius_weights, each).reshape(-1),
-        _moment_grid(model, law.space, len(x), settings.sums),
+        moment_grid(model, law.space, len(x), settings.sums),
         np.outer(radius_weights, coarser / coarser.sum()).reshape(-1),
     )
 
@@ -159,11 +171,11 @@ def _particles(model: Model, law: Law, radius: Any, settings: Settings) -> Ensem
             trials.append(directions * radii[:, None])
         x = np.stack(trials) if settings.trials > 1 else trials[0]
     count = x.shape[-2]
-    grid = _moment_grid(model, law.space, count, settings.sums)
+    grid = moment_grid(model, law.space, count, settings.sums)
     return Ensemble(x, np.full(count, 1 / count), grid, None, sampled=True)
 
 
-def _moment_grid(model: Model, space: Any, count: int, sums: Sums) -> Any:
+def moment_grid(model: Model, space: Any, count: int, sums: Sums) -> Any:
     """The grid of the moments through which tokens see each other, or None for the direct sum."""
     beta = model.attention.largest_beta
     if not hasattr(space, "grid"):
@@ -172,8 +184,6 @@ def _moment_grid(model: Model, space: Any, count: int, sums: Sums) -> Any:
     worth = count >= FAST_SUMS_FEWEST_TOKENS and beta <= FAST_SUMS_LARGEST_BETA
     if sums == "direct" or (sums == "auto" and not worth):
         return None
-    from .geometry.funk_hecke import attention_degree
-
     return space.grid(attention_degree(beta, space.dimension))
 
 
@@ -232,7 +242,7 @@ def solve(
 
 def _refuse_tracing(model: Model) -> None:
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(model)):
-        hint = "" if jax.config.jax_enable_x64 else f"; x64 is off, too: {TURN_ON}"
+        hint = "" if jax.config.read("jax_enable_x64") else f"; x64 is off, too: {TURN_ON}"
         raise PrecisionError(f"solve runs frame by frame and cannot be traced: trace `evolve`{hint}")
 
 

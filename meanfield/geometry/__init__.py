@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from .circle import Circle, CircleGrid
 from .euclidean import Euclidean
+from .space import Space
 from .sphere import Sphere, SphereGrid
+from .zonal import Zonal, ZonalGrid
 
-SPACES = (Sphere, Euclidean)
+SPACES = (Circle, Sphere, Zonal, Euclidean)
 
-__all__ = ["SPACES", "Euclidean", "Sphere", "SphereGrid"]
+__all__ = ["SPACES", "Circle", "CircleGrid", "Euclidean", "Space", "Sphere", "SphereGrid", "Zonal", "ZonalGrid"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from ..keys import Key, require
+from .space import Space
 
 
-class Euclidean:
+class Euclidean(Space):
     """The unit sphere S^{d-1} of R^d, where directions of tokens of any dimension d ≥ 2 live."""
 
     case_name: ClassVar[str] = "euclidean"
@@ -16,12 +17,3 @@ class Euclidean:
     def __init__(self, dimension: int) -> None:
         require(2 <= dimension <= 1_000_000, "dimension", dimension, "an integer of at least 2 (and at most 1000000)")
         self.dimension = self.coordinates = int(dimension)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Euclidean) and other.dimension == self.dimension
-
-    def __hash__(self) -> int:
-        return hash((Euclidean, self.dimension))
-
-    def __repr__(self) -> str:
-        return f"Euclidean({self.dimension})"

@@ -23,29 +23,25 @@ from ..precision import compiled
 from ..pytree import pytree, static
 from . import sphere_tables
 from .funk_hecke import Multipliers
+from .points import chunked, resized
+from .space import Space
 
-# Points are treated in chunks that stay in cache; larger chunks spill, smaller ones starve the matrix product.
-CHUNK = 1024
 # Vector fields of degree L reach degree L + 1 in Cartesian components, and their derivatives L + 2.
 HEADROOM = 2
 
 
-class Sphere:
+class Sphere(Space):
     """The unit sphere S² in R³, where directions live."""
 
     case_name: ClassVar[str] = "sphere"
     case_keys: ClassVar[dict[str, Key]] = {"dimension": Key(int, "dimension d of the tokens; 3 on the sphere", 3)}
     dimension: int = 3
     coordinates: int = 3
+    order_rule: ClassVar[str] = "-l <= m <= l"
+    largest_degree: int = 1024
 
     def __init__(self, dimension: int = 3) -> None:
         require(dimension == 3, "dimension", dimension, "the sphere has dimension 3; use zonal or euclidean for others")
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is Sphere
-
-    def __hash__(self) -> int:
-        return hash(Sphere)
 
     def __repr__(self) -> str:
         return "Sphere()"
@@ -72,15 +68,14 @@ class Sphere:
 def _product_nodes(z: NDArray, weights: NDArray, longitudes: int) -> tuple[NDArray, NDArray]:
     phi = 2 * np.pi * np.arange(longitudes) / longitudes
     sine = np.sqrt((1 - z) * (1 + z))
-    nodes = np.stack(
-        np.broadcast_arrays(sine[:, None] * np.cos(phi), sine[:, None] * np.sin(phi), z[:, None]), axis=-1
-    )
+    nodes = np.stack(np.broadcast_arrays(sine[:, None] * np.cos(phi), sine[:, None] * np.sin(phi), z[:, None]), axis=-1)
     return nodes.reshape(-1, 3), np.repeat(weights / weights.sum() / longitudes, longitudes)
 
 
 @functools.lru_cache(maxsize=8)
 def _grid(degree: int) -> SphereGrid:
-    require(1 <= degree <= 1024, "degree", degree, "an integer from 1 to 1024")
+    largest = Sphere.largest_degree
+    require(1 <= degree <= largest, "degree", degree, f"an integer from 1 to {largest}")
     top = degree + HEADROOM
     # Quadratic terms of degree L need 3(L+1)/2 latitudes and 3L+1 longitudes; points need every degree up to `top`.
     half = -(-max(-(-3 * (degree + 1) // 2), top + 1) // 2)
@@ -175,7 +170,7 @@ class SphereGrid:
 
     def resized(self, c: Array, degree: int) -> Array:
         """Coefficients of another degree: padded with zeros (exact) or truncated."""
-        return _resized(jnp.asarray(c), (degree + 1) ** 2)
+        return resized(jnp.asarray(c), (degree + 1) ** 2)
 
     @compiled
     def synthesize(self, c: Array) -> Array:
@@ -231,7 +226,7 @@ class SphereGrid:
         value, tangential, radial = (a[self.degrees] for a in multipliers)
         if points is None:
             slopes = self._slopes(tangential * c)
-            scalars = [_resized(part, slopes.shape[-1])[..., None, :] for part in (value * c, radial * c)]
+            scalars = [resized(part, slopes.shape[-1])[..., None, :] for part in (value * c, radial * c)]
             parts = jnp.concatenate([*scalars, slopes], axis=-2)
             fields = _leading(functools.partial(_synthesize, self), parts)
             along = fields[..., 1, :, None] * self.nodes
@@ -242,7 +237,7 @@ class SphereGrid:
         vector = _gather(self.up_index, self.up_value, raised, size) + _gather(
             self.down_index, self.down_value, lowered, size
         )
-        parts = jnp.concatenate([_resized(value * c, size)[..., None, :], vector], axis=-2)
+        parts = jnp.concatenate([resized(value * c, size)[..., None, :], vector], axis=-2)
         fields = jnp.vectorize(functools.partial(_evaluate, self), signature="(f,k),(n,c)->(f,n)")(parts, points)
         return fields[..., 0, :], jnp.moveaxis(fields[..., 1:, :], -2, -1)
 
@@ -250,7 +245,7 @@ class SphereGrid:
         """Coefficients of sinθ ∂_θ f and ∂_φ f at degree L + 1: (..., 2, mode)."""
         l, m = sphere_tables.degrees_and_orders(self.degree + 1)
         index = l * (l + 1) + m
-        padded = _resized(c, (self.degree + 3) ** 2)
+        padded = resized(c, (self.degree + 3) ** 2)
         below = np.maximum(index - 2 * l, 0)
         south = self.slope_up[below] * padded[..., below] * (np.abs(m) < l) + (
             self.slope_down[index + 2 * l + 2] * padded[..., index + 2 * l + 2]
@@ -266,11 +261,6 @@ class SphereGrid:
         return (southward + eastward).reshape(*south.shape, 3)
 
 
-def _resized(c: Array, size: int) -> Array:
-    missing = size - c.shape[-1]
-    return jnp.pad(c, [(0, 0)] * (c.ndim - 1) + [(0, missing)]) if missing > 0 else c[..., :size]
-
-
 def _leading(transform: Any, array: Array) -> Array:
     """Apply a transform of (field, x) to (..., x)."""
     array = jnp.asarray(array)
@@ -281,7 +271,7 @@ def _leading(transform: Any, array: Array) -> Array:
 def _by_latitude(grid: SphereGrid, c: Array) -> Array:
     """Σ_l c_lm P̄_lm(z_i) for cosine and sine: (field, mode) → (order, 2, field, latitude)."""
     fields = c.shape[0]
-    padded = _resized(c, (grid.degree + HEADROOM + 1) ** 2 + 1)
+    padded = resized(c, (grid.degree + HEADROOM + 1) ** 2 + 1)
     slots = jnp.moveaxis(padded[:, grid.slots], 0, -1)  # (parity, order, k, 2, field)
     slots = slots.reshape(*slots.shape[:3], -1)
     even, odd = jnp.einsum("pmkf,pmki->pmfi", slots, grid.synthesis)
@@ -318,10 +308,10 @@ def _analyze(grid: SphereGrid, f: Array) -> Array:
     return _by_latitude_transposed(grid, jnp.moveaxis(parts, -1, 0))
 
 
-def _gather(index: Array, value: Array, c: Array, size: int) -> Array:
+def _gather(index: Any, value: Any, c: Any, size: int) -> Array:
     """Σ_k value·c[index] for the first `size` target modes: (..., mode) → (..., 3, mode)."""
     index, value = jnp.asarray(index)[:, :size], jnp.asarray(value)[:, :size]
-    padded = _resized(c, (int(np.sqrt(size)) + 1) ** 2)
+    padded = resized(c, (int(np.sqrt(size)) + 1) ** 2)
     return jnp.sum(value * padded[..., index], axis=-1)
 
 
@@ -357,16 +347,6 @@ def _harmonic_angles(points: Array, count: int) -> tuple[Array, Array]:
     return powers[:, 0], powers[:, 1]
 
 
-def _chunks(function: Any, arrays: tuple[Array, ...]) -> Any:
-    """Apply `function` to chunks of the leading axis; results are stacked along it (zero points pad the last chunk)."""
-    count = arrays[0].shape[0]
-    if count <= CHUNK:
-        return jax.tree.map(lambda a: a[None], function(*arrays))
-    number = -(-count // CHUNK)
-    padded = [jnp.pad(a, [(0, number * CHUNK - count)] + [(0, 0)] * (a.ndim - 1)) for a in arrays]
-    return jax.lax.map(lambda chunk: function(*chunk), tuple(a.reshape(number, CHUNK, *a.shape[1:]) for a in padded))
-
-
 @jax.custom_jvp
 def _evaluate(grid: SphereGrid, c: Array, points: Array) -> Array:
     """(field, mode), (point, 3) → (field, point) for any degree ≤ L + 2."""
@@ -387,7 +367,7 @@ def _evaluate(grid: SphereGrid, c: Array, points: Array) -> Array:
             total += jnp.sum(orders * jnp.moveaxis(longitude[parity::2], 1, 0), axis=(1, 2))
         return total
 
-    stacked = _chunks(chunk, (points,))
+    stacked = chunked(chunk, (points,))
     return jnp.moveaxis(stacked, 0, 1).reshape(fields, -1)[:, : points.shape[0]]
 
 
@@ -415,7 +395,7 @@ def _moments(grid: SphereGrid, points: Array, weights: Array) -> Array:
             sums.append((colatitude[:, parity] @ flat.T).reshape(count, fields, 2, -1))
         return sums[0], sums[1]
 
-    even, odd = (part.sum(axis=0) for part in _chunks(chunk, (points, weights.T)))
+    even, odd = (part.sum(axis=0) for part in chunked(chunk, (points, weights.T)))
     by_latitude = jnp.zeros((count, 2, fields, grid.latitudes))
     for parity, part in ((0, even), (1, odd)):
         transposed = jnp.einsum("ki,kftm->mtfi", grid.trigonometric[parity], part)
@@ -431,8 +411,8 @@ def _moments_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     fields = weights.shape[0]
     moved = _moments(grid, points, (weights[:, None] * points_dot.T).reshape(fields * 3, -1))
     basis = jax.linear_transpose(functools.partial(_gradient_coefficients, grid), _like(moved, grid))
-    (change,) = basis(_resized(moved.reshape(fields, 3, -1), (grid.degree + HEADROOM + 1) ** 2))
-    change = _resized(change, moved.shape[-1]) + _moments(grid, points, weights_dot)
+    (change,) = basis(resized(moved.reshape(fields, 3, -1), (grid.degree + HEADROOM + 1) ** 2))
+    change = resized(change, moved.shape[-1]) + _moments(grid, points, weights_dot)
     return _moments(grid, points, weights), change
 
 

@@ -36,10 +36,11 @@ def legendre(degree: int, z: Float) -> Float:
         if m < degree:
             table[m, m + 1] = np.sqrt(2 * m + 3.0) * z * sectoral
         sectoral = sectoral * sine * np.sqrt((2 * m + 3.0) / (2 * m + 2.0))
-    m = np.arange(degree + 1)[:, None]
+    orders = np.arange(degree + 1)[:, None]
     for l in range(2, degree + 1):
         rows = slice(0, l - 1)
-        upper, lower = alpha(np.full_like(m[rows], l), m[rows]), alpha(np.full_like(m[rows], l - 1), m[rows])
+        here = orders[rows]
+        upper, lower = alpha(np.full_like(here, l), here), alpha(np.full_like(here, l - 1), here)
         table[rows, l] = (z * table[rows, l - 1] - lower * table[rows, l - 2]) / upper
     return table
 
@@ -116,9 +117,9 @@ def coordinate_products(degree: int) -> tuple[Int, Float, Int, Float]:
         ]
         z_factor = alpha(degrees + 1, orders) if step == 1 else alpha(degrees, orders)
         tables[step][2] += [(source, m, sign, z_factor)]
-    gathers = []
+    gathers: list[tuple[Int, Float]] = []
     for step in (1, -1):
-        index = np.zeros((3, source.size, 2), dtype=np.int32)
+        index: Int = np.zeros((3, source.size, 2), dtype=np.int32)
         value = np.zeros((3, source.size, 2))
         for axis in range(3):
             filled = np.zeros(source.size, dtype=int)
@@ -132,5 +133,5 @@ def coordinate_products(degree: int) -> tuple[Int, Float, Int, Float]:
                 index[axis, target, filled[target]] = modes[exists]
                 value[axis, target, filled[target]] = factor[exists]
                 filled[target] += 1
-        gathers += [index, value]
-    return gathers[0], gathers[1], gathers[2], gathers[3]
+        gathers.append((index, value))
+    return (*gathers[0], *gathers[1])

@@ -1,0 +1,57 @@
+"""Continuum limits of attention dynamics: token densities on the sphere under every normalisation scheme."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+# name → module that defines it; modules are imported when a name is first used, so that `meanfield --help` stays light.
+_WHERE = {
+    "Sphere": "geometry",
+    "Euclidean": "geometry",
+    "Attention": "attention",
+    "PostLN": "normalization",
+    "PreLN": "normalization",
+    "MixLN": "normalization",
+    "PeriLN": "normalization",
+    "NGPT": "normalization",
+    "SqrtScaling": "normalization",
+    "Model": "model",
+    "Density": "density",
+    "Ensemble": "ensemble",
+    "ConstantRadius": "initial",
+    "uniform": "initial",
+    "vmf_mixture": "initial",
+    "kuramoto": "initial",
+    "tokens": "initial",
+    "equiangular": "initial",
+    "orthogonal": "initial",
+    "evolve": "integrate",
+    "solve": "solve",
+    "AccuracyWarning": "solve",
+    "Solution": "solution",
+    "Case": "case",
+    "InputError": "keys",
+    "PrecisionError": "precision",
+    "__version__": "version",
+}
+_RENAMED = {"open": ("case", "open_run"), "read_case": ("case", "read")}
+
+__all__ = [*_WHERE, *_RENAMED]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        module, attribute = _WHERE[name], name
+    elif name in _RENAMED:
+        module, attribute = _RENAMED[name]
+    else:
+        raise AttributeError(f"module 'meanfield' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{module}", __name__), attribute)
+    # A function may share its name with its module (`solve`): what users get is the function.
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,5 @@
+"""`python -m meanfield` is the command `meanfield`."""
+
+from .cli import main
+
+main()

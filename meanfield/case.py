@@ -1,0 +1,263 @@
+"""Cases: TOML text ↔ validated objects, and runs made from them.
+
+A section of the file is a table of keys; the classes that may stand in it declare their own (`keys.py`), so this file
+knows sections, not classes.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
+
+from . import store
+from .attention import Attention
+from .density import Density
+from .ensemble import Ensemble
+from .geometry import SPACES
+from .initial import LAWS, RADII, Law
+from .keys import REQUIRED, InputError, Key, require
+from .model import Model
+from .normalization import SCHEMES
+from .solution import Solution
+from .solve import Settings, frame_times, kept_frames, moment_grid, solve
+
+TIME_KEYS = {
+    "final": Key(float, "last depth; frames are equally spaced from 0 to it", None),
+    "frames": Key(int, "number of frames, both ends included", 101),
+    "times": Key(list[float], "depths of the frames instead, increasing", None),
+}
+OUTPUT_KEYS = {"state": Key(str | int, 'which frames keep the state: "all", "last" or every k-th', "all")}
+SECTIONS = ("title", "geometry", "attention", "normalization", "initial", "solver", "time", "output")
+LARGEST_FILE = 16 * 1024**2
+
+
+@dataclass(frozen=True)
+class Case:
+    """A validated case: the document it was read from and the objects that it describes."""
+
+    document: Mapping[str, Any]
+    folder: Path
+    title: str
+    model: Model
+    law: Law
+    radius: Any
+    settings: Settings
+    times: NDArray
+    state: str | int
+
+    @property
+    def text(self) -> str:
+        """The case as TOML, with absolute paths, as it is kept in the file of a run."""
+        return tomli_w.dumps(_absolute(self.document, self.folder))
+
+    def changed(self, changes: Mapping[str, Any]) -> Case:
+        """The case with other values, {"solver.degree": 96, …}; None removes a key."""
+        return from_document(set_keys(self.document, changes), self.folder)
+
+    def solve(self, path: str | Path | None = None, **options: Any) -> Solution:
+        """Run the case: `solve` with the case's own settings."""
+        return solve(
+            self.model,
+            self.law,
+            times=self.times,
+            radius=self.radius,
+            state=self.state,
+            path=path,
+            case=self.text,
+            **vars(self.settings),
+            **options,
+        )
+
+
+def read(path: str | Path, changes: Mapping[str, Any] | None = None) -> Case:
+    """The case in a TOML file, with `changes` {"section.key": value} made first. InputError says what is wrong and where."""
+    file = Path(path)
+    try:
+        require(file.stat().st_size <= LARGEST_FILE, "case", str(path), f"a file of at most {LARGEST_FILE} bytes")
+        text = file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as problem:
+        if isinstance(problem, InputError):
+            raise
+        reason = getattr(problem, "strerror", None) or "not UTF-8 text"
+        raise InputError("case", str(path), f"a readable TOML file ({reason})") from None
+    return from_document(set_keys(parsed(text, str(path)), changes or {}), file.resolve().parent)
+
+
+def parsed(text: str, name: str = "text") -> dict[str, Any]:
+    """The document in a TOML text. InputError with the line where it is not TOML."""
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as problem:
+        raise InputError("case", name, f"valid TOML ({problem})") from None
+
+
+def set_keys(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of the document with {"section.key": value} set; None removes a key."""
+    new = copy.deepcopy(dict(document))
+    for dotted, value in changes.items():
+        *tables, key = dotted.split(".")
+        table = new
+        for name in tables:
+            table = table.setdefault(name, {})
+            require(isinstance(table, dict), dotted, value, f"a key of a table; {name} is none")
+        if value is None:
+            table.pop(key, None)
+        else:
+            table[key] = value
+    return new
+
+
+def from_document(document: Mapping[str, Any], folder: Path) -> Case:
+    """The case that a parsed document describes. InputError for unknown keys, wrong types, wrong values."""
+    _refuse_unknown("", document, SECTIONS)
+    for section in SECTIONS[1:]:
+        require(isinstance(document.get(section, {}), dict), section, document.get(section), "a table")
+    title = _checked("title", document.get("title", ""), str)
+    space = _build("geometry", "kind", SPACES, document, "sphere")
+    attention = _build_one("attention", Attention, document.get("attention", {}))
+    scheme = _scheme(document)
+    initial = dict(document.get("initial", {}))
+    radius_table = initial.pop("radius", None)
+    law = _build("initial", "kind", LAWS, {"initial": initial}, "uniform", space=space, folder=folder)
+    radius = None
+    if radius_table is not None:
+        require(isinstance(radius_table, dict), "initial.radius", radius_table, "a table")
+        radius = _build("initial.radius", "kind", RADII, {"initial.radius": radius_table}, "constant")
+    solver = _values("solver", Settings.case_keys, document.get("solver", {}))
+    settings = _constructed("solver", Settings, solver)
+    time = _values("time", TIME_KEYS, document.get("time", {}))
+    times = _constructed(
+        "time", frame_times, {"final_time": time["final"], "frames": time["frames"], "times": time["times"]}
+    )
+    state = _values("output", OUTPUT_KEYS, document.get("output", {}))["state"]
+    _constructed("output", kept_frames, {"state": state, "count": len(times)})
+    return Case(document, folder, title, Model(attention, scheme), law, radius, settings, times, state)
+
+
+def _scheme(document: Mapping[str, Any]) -> Any:
+    """The scheme; keys of the other schemes may stand beside its own, checked, so that one case serves all six."""
+    table = dict(document.get("normalization", {}))
+    every = {name: key for cls in SCHEMES for name, key in cls.case_keys.items()}
+    _values("normalization", every, table, "scheme")
+    chosen = next((cls for cls in SCHEMES if cls.case_name == table.get("scheme", "post-ln")), None)
+    if chosen is not None:
+        table = {name: value for name, value in table.items() if name == "scheme" or name in chosen.case_keys}
+    return _build("normalization", "scheme", SCHEMES, {"normalization": table}, "post-ln")
+
+
+def open_run(path: str | Path) -> Solution:
+    """The run in a file, finished or still being written: every frame so far, with the model that the file's case names.
+
+    InputError where the file is missing, foreign, truncated or of a newer format.
+    """
+    stored = store.read(path)
+    text = stored.attributes.get("case", "")
+    model, template = None, None
+    if text:
+        case = from_document(parsed(text, str(path)), Path(path).resolve().parent)
+        model, template = case.model, _template(case, stored)
+    observables = {name.split("/")[1]: a for name, a in stored.arrays.items() if name.startswith("observables/")}
+    fixed = {name: a for name, a in stored.fixed.items() if name.split("/")[0] in ("density", "ensemble")}
+    arrays = {name: a for name, a in stored.arrays.items() if not name.startswith("observables/")}
+    return Solution(
+        times=stored.times,
+        observables=observables,
+        kept_times=stored.kept_times,
+        arrays=arrays,
+        fixed=fixed,
+        status=stored.attributes["status"],
+        message=stored.attributes["message"],
+        attributes=stored.attributes,
+        model=model,
+        template=template,
+        dims=stored.dims,
+        path=Path(path),
+    )
+
+
+def _template(case: Case, stored: store.StoredRun) -> Any:
+    """The state that the arrays of a file fit into."""
+    if "density/degree" in stored.fixed:
+        degree = int(stored.fixed["density/degree"].max())
+        return Density(case.law.space.grid(degree), stored.arrays["density/coefficients"][-1])
+    weights = stored.fixed["ensemble/weight"]
+    grid = moment_grid(case.model, case.law.space, len(weights), case.settings.sums)
+    x = stored.arrays["ensemble/direction"][-1] * stored.arrays["ensemble/radius"][-1][..., None]
+    coarser = stored.fixed.get("ensemble/coarser_weight")
+    return Ensemble(x, weights, grid, coarser, sampled=coarser is None)
+
+
+def _absolute(document: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    changed = copy.deepcopy(dict(document))
+    initial = changed.get("initial", {})
+    if "file" in initial:
+        initial["file"] = str((folder / initial["file"]).resolve())
+    return changed
+
+
+def _refuse_unknown(section: str, table: Mapping[str, Any], allowed: Sequence[str]) -> None:
+    for key in table:
+        if key not in allowed:
+            near = difflib.get_close_matches(key, allowed, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            name = f"{section}.{key}" if section else key
+            raise InputError(name, table[key], f"no such key but {', '.join(allowed)}{hint}")
+
+
+def _checked(name: str, value: Any, kind: Any) -> Any:
+    try:
+        return TypeAdapter(kind).validate_python(value, strict=True)
+    except ValidationError as problem:
+        first = problem.errors(include_url=False)[0]
+        place = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
+        raise InputError(name + place, first["input"], first["msg"].removeprefix("Input should be ")) from None
+
+
+def _values(
+    section: str, keys: Mapping[str, Key], table: Mapping[str, Any], chooser: str | None = None
+) -> dict[str, Any]:
+    """Every declared key with its checked value or default."""
+    _refuse_unknown(section, table, [*([chooser] if chooser else []), *keys])
+    values = {}
+    for name, key in keys.items():
+        if name in table:
+            values[name] = _checked(f"{section}.{name}", table[name], key.type)
+        elif key.default is REQUIRED:
+            raise InputError(f"{section}.{name}", None, f"a value: {key.meaning}")
+        else:
+            values[name] = key.default
+    return values
+
+
+def _constructed(section: str, make: Any, values: Mapping[str, Any]) -> Any:
+    try:
+        return make(**values)
+    except InputError as problem:
+        raise problem.under(section) from None
+
+
+def _build_one(section: str, cls: Any, table: Mapping[str, Any], chooser: str | None = None, **context: Any) -> Any:
+    values = _values(section, cls.case_keys, table, chooser)
+    return _constructed(section, getattr(cls, "from_case", cls), {**context, **values})
+
+
+def _build(
+    section: str, chooser: str, classes: Sequence[Any], document: Mapping[str, Any], default: str, **context: Any
+) -> Any:
+    """An object of the class that `section.chooser` names."""
+    table = document.get(section, {})
+    names = [cls.case_name for cls in classes]
+    chosen = table.get(chooser, default)
+    near = difflib.get_close_matches(str(chosen), names, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    require(chosen in names, f"{section}.{chooser}", chosen, f"one of {', '.join(names)}{hint}")
+    return _build_one(section, classes[names.index(chosen)], table, chooser, **context)
