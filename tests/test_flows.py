@@ -145,7 +145,7 @@ def test_the_closed_form_has_the_printed_digits():
         assert kuramoto_order("post-ln", t) == pytest.approx(printed, abs=6e-8)
 
 
-@pytest.mark.parametrize("start", [on_the_grid, on_characteristics])
+@pytest.mark.parametrize("start", [on_the_grid, pytest.param(on_characteristics, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("scheme", [PostLN(), NGPT(), SqrtScaling()], ids=lambda s: s.case_name)
 def test_at_beta_zero_the_order_parameter_is_that_of_the_kuramoto_family(scheme, start):
     # nGPT gathers the tokens faster than 25 latitudes of them can tell at t = 2
@@ -288,7 +288,8 @@ def speed(scheme, r, A):
 @pytest.mark.parametrize(
     ("kind", "scheme"),
     [("tokens", s) for s in (PostLN(), PreLN(), PeriLN(), NGPT(0.6), SqrtScaling())]
-    + [("density", PostLN()), ("density", NGPT(0.6)), ("characteristics", PeriLN())],
+    + [("density", PostLN()), ("density", NGPT(0.6))]
+    + [pytest.param("characteristics", PeriLN(), marks=pytest.mark.slow)],
     ids=lambda p: getattr(p, "case_name", p),
 )
 def test_energy_grows_at_the_rate_of_the_gradient_flow(kind, scheme):

@@ -111,12 +111,19 @@ def test_a_density_follows_the_tolerance_too(bump):
 # ------------------------------------------------------------------ depths
 
 
-@pytest.mark.parametrize("t1", [0.1 + 0.2, 10 / 3, np.pi, 1e-9])
-def test_a_run_ends_on_its_depth_exactly(t1, tokens):
-    for scheme in (PreLN(), MixLN(0.7)):
-        progress = run(scheme, tokens, t1)
+def test_a_run_ends_on_its_depth_exactly(tokens):
+    # 0.001 + (0.009 − 0.001) > 0.009 and 0.003 + (0.013 − 0.003) < 0.013 in floating point
+    pairs = [(0.001, 0.009), (0.003, 0.013), (0.0, 0.1 + 0.2), (0.0, 1e-9)]
+    for t0, t1 in [*pairs, *np.sort(np.random.default_rng(0).uniform(0, 3, (40, 2)))]:
+        progress = run(PreLN(), tokens, t1, t0=t0)
         assert float(progress.t) == t1
         assert int(progress.status) == integrate.COMPLETE
+    assert int(run(PreLN(), tokens, 0.013, t0=0.003).accepted) == 1
+
+
+def test_a_run_through_a_switch_ends_on_its_depth_exactly(tokens):
+    for t1 in (0.3, 0.7, 10 / 3):
+        assert float(run(MixLN(0.7), tokens, t1).t) == t1
 
 
 def test_a_run_of_no_length_moves_nothing(tokens):

@@ -243,6 +243,7 @@ def test_moments_are_the_transpose_of_evaluation(seed):
     assert float(w @ grid.evaluate(c, theta)) == pytest.approx(float(c @ grid.moments(theta, w)), abs=1e-11)
 
 
+@pytest.mark.slow
 def test_moments_move_with_their_points(grid, points):
     weights, tangent = random(len(points)), random(len(points), 3)
     tangent -= np.sum(tangent * points, axis=1, keepdims=True) * points
@@ -254,6 +255,7 @@ def test_moments_move_with_their_points(grid, points):
     np.testing.assert_allclose(derivative(lambda p: grid.moments(p, weights)), expected, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_more_points_than_a_chunk_are_summed_like_fewer(grid):
     count = 2 * CHUNK + 17
     theta, weights, c = units(count, 5), random(count), random(grid.size)
