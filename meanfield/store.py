@@ -109,14 +109,16 @@ class Writer:
 
     @classmethod
     def resume(cls, path: str | Path) -> tuple[Writer, StoredRun]:
-        """Go on with a file: its writer and what it holds so far."""
+        """Go on with a file: its writer and what it holds so far. Nothing is changed before `begin`."""
         path = Path(path)
         stored = read(path)
         with _sentences(path, "be opened for writing"):
             file = h5py.File(path, "r+", locking="best-effort")
-        _set_status(file, "running", "")
-        file.flush()
         return cls(path, file), stored
+
+    def begin(self) -> None:
+        """Say that the run goes on."""
+        self.finish("running", "")
 
     def write_frame(self, index: int, values: Mapping[str, ArrayLike], restart: Mapping[str, ArrayLike]) -> None:
         """Put frame `index` on disk: arrays, then what the next frame needs, then the counter."""
