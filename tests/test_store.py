@@ -240,6 +240,7 @@ def test_a_killed_writer_loses_no_counted_frame(tmp_path):
             np.testing.assert_array_equal(stored.restart["moving"], stored.arrays["density/coefficients"][-1] + 1)
             # and the file can be gone on with
             writer, again = Writer.resume(path)
+            writer.begin()
             values = {"density/coefficients": np.random.default_rng(again.frames_written).standard_normal(40)}
             writer.write_frame(again.frames_written, values, {"moving": values["density/coefficients"] + 1})
             writer.close()
