@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import sys
+import types
 from typing import Any
 
 # name → module that defines it; modules are imported when a name is first used, so that `meanfield --help` stays light.
@@ -48,10 +50,20 @@ def __getattr__(name: str) -> Any:
     else:
         raise AttributeError(f"module 'meanfield' has no attribute {name!r}")
     value = getattr(importlib.import_module(f".{module}", __name__), attribute)
-    # A function may share its name with its module (`solve`): what users get is the function.
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+class _Package(types.ModuleType):
+    def __setattr__(self, name: str, value: Any) -> None:
+        # A function may share its name with its module (`solve`), which an import of the module, by whomever, would
+        # bind here in its place: what users get is the function.
+        if not (name in _WHERE and isinstance(value, types.ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -185,8 +185,14 @@ def open_run(path: str | Path) -> Solution:
 
 
 def _template(case: Case, stored: store.StoredRun) -> Any:
-    """The state that the arrays of a file fit into."""
-    if "density/degree" in stored.fixed:
+    """The state that the arrays of a file fit into; None where it holds none yet."""
+    density = "density/degree" in stored.fixed
+    needed = ("density/coefficients",) if density else ("ensemble/weight", "ensemble/direction", "ensemble/radius")
+    for name in needed:
+        require(name in stored.arrays or name in stored.fixed, name, None, "an array of the file, which lacks it")
+    if len(stored.kept_times) == 0:
+        return None
+    if density:
         degree = int(stored.fixed["density/degree"].max())
         return Density(case.law.space.grid(degree), stored.arrays["density/coefficients"][-1])
     weights = stored.fixed["ensemble/weight"]

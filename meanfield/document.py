@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ def case_text(model: Any, law: Any, radius: Any, settings: Any, times: NDArray, 
     """The TOML text of a run made from Python; empty where a part of it cannot be written as TOML."""
     try:
         initial = {"kind": law.case_name, **described(law)}
+        if "file" in initial:
+            initial["file"] = str(Path(initial["file"]).resolve())  # the run may be opened from another folder
         if radius is not None:
             initial["radius"] = {"kind": radius.case_name, **described(radius)}
         defaults = type(settings)()

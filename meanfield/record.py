@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import store
+from .keys import require
 from .observables import STANDARD
 from .run import Run
 from .solution import Solution
@@ -82,6 +83,18 @@ class Record:
             for name, value in self.fixed.items()
         ]
         return timed + fixed
+
+    def refuse_other_arrays(self, stored: store.StoredRun) -> None:
+        """Raise InputError, naming the array, unless the stored run has the arrays of this one in the same shapes."""
+        for name in self.shapes.keys() | {name for name in stored.arrays if name.startswith("observables/")}:
+            mine = self.shapes.get(name)
+            theirs = stored.arrays[name].shape[1:] if name in stored.arrays else None
+            allowed = (
+                f"shape {theirs}, as in the file to be resumed"
+                if theirs is not None
+                else "absent, as in the file to be resumed"
+            )
+            require(mine == theirs, name, mine, allowed)
 
     def take(self, stored: store.StoredRun) -> None:
         """Begin with the frames of a stored run."""

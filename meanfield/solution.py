@@ -116,9 +116,10 @@ class Solution:
         groups: dict[str, dict[str, Any]] = {}
         for name, values in self.observables.items():
             groups.setdefault("observables", {})[name] = (("time", *self._dims(f"observables/{name}", values)), values)
+        lead = "time" if np.array_equal(self.kept_times, self.times) else "state_time"
         for name, values in self.arrays.items():
             group, leaf = name.split("/")
-            groups.setdefault(group, {})[leaf] = (("state_time", *self._dims(name, values)), values)
+            groups.setdefault(group, {})[leaf] = ((lead, *self._dims(name, values)), values)
         for name, fixed in self.fixed.items():
             group, leaf = name.split("/")
             groups.setdefault(group, {})[leaf] = (self.dims.get(name, ()), fixed)

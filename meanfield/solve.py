@@ -283,7 +283,8 @@ def _frames(
     if path is not None:
         writer, first = _open(Path(path), run, settings, case, record, overwrite, resume)
     try:
-        status, message = "running", ""
+        # what holds where every frame is there already
+        status, message = run.verdict()
         for index in range(first, len(run.times)):
             if index:
                 run.to_frame(index)
@@ -326,9 +327,11 @@ def _open(
         writer, stored = store.Writer.resume(path)
         try:
             refuse_other_case(stored.attributes["case"], case)
+            record.refuse_other_arrays(stored)
             if stored.frames_written:
                 run.restore(stored.restart)
                 record.take(stored)
+            writer.begin()
             _warn_of_other_versions(stored.attributes)
         except BaseException:
             writer.close()

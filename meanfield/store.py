@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,14 +109,16 @@ class Writer:
 
     @classmethod
     def resume(cls, path: str | Path) -> tuple[Writer, StoredRun]:
-        """Go on with a file: its writer and what it holds so far."""
+        """Go on with a file: its writer and what it holds so far. Nothing is changed before `begin`."""
         path = Path(path)
         stored = read(path)
         with _sentences(path, "be opened for writing"):
             file = h5py.File(path, "r+", locking="best-effort")
-        _set_status(file, "running", "")
-        file.flush()
         return cls(path, file), stored
+
+    def begin(self) -> None:
+        """Say that the run goes on."""
+        self.finish("running", "")
 
     def write_frame(self, index: int, values: Mapping[str, ArrayLike], restart: Mapping[str, ArrayLike]) -> None:
         """Put frame `index` on disk: arrays, then what the next frame needs, then the counter."""
@@ -245,7 +248,9 @@ def _from_npz(path: Path, dataset: str | None, layer: int) -> NDArray:
 
 
 def _from_csv(path: Path, dataset: str | None, layer: int) -> NDArray:
-    return np.loadtxt(path, delimiter=",", ndmin=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # an empty file is refused by its shape
+        return np.loadtxt(path, delimiter=",", ndmin=2)
 
 
 def _chosen(dataset: str | None, names: Sequence[str], path: Path) -> str:
@@ -286,15 +291,24 @@ def _lay_out(
         if variable.value is not None:
             dataset[...] = variable.value
         dataset.attrs["units"], dataset.attrs["long_name"] = variable.units, variable.long_name
-        for axis, dim in enumerate((*lead, *variable.dims)):
-            if dim not in file:
-                _bare_dimension(file, dim, shape[axis])
-            found = len(file[dim])
-            require(found == shape[axis], variable.name, list(shape), f"{found} along {dim}, like other arrays")
-            dataset.dims[axis].attach_scale(file[dim])
+        _attach_scales(file, dataset, (*lead, *variable.dims))
     for name, value in restart.items():
         array = np.asarray(value)
-        file.create_dataset(f"restart/{name}", (2, *array.shape), array.dtype, track_times=False, dcpl=_early())
+        shape = (2, *array.shape)
+        dataset = file.create_dataset(f"restart/{name}", shape, array.dtype, track_times=False, dcpl=_early())
+        own = (f"restart_{name}_{axis}" for axis in range(array.ndim))
+        _attach_scales(file, dataset, ("restart_slot", *own))
+
+
+def _attach_scales(file: h5py.File, dataset: h5py.Dataset, dims: Sequence[str]) -> None:
+    """Name the axes of a dataset; a dimension that no array had before is made."""
+    for axis, dim in enumerate(dims):
+        if dim not in file:
+            _bare_dimension(file, dim, dataset.shape[axis])
+        found = len(file[dim])
+        name = dataset.name.strip("/")
+        require(found == dataset.shape[axis], name, list(dataset.shape), f"{found} along {dim}, like other arrays")
+        dataset.dims[axis].attach_scale(file[dim])
 
 
 def _early() -> h5py.h5p.PropDCID:
@@ -316,7 +330,8 @@ def _bare_dimension(file: h5py.File, name: str, size: int) -> None:
 
 def _set_status(file: h5py.File, status: str, message: str) -> None:
     for name, value, length in (("status", status, STATUS_LENGTH), ("message", message, MESSAGE_LENGTH)):
-        file.attrs.modify(name, np.bytes_(value.encode()[:length].ljust(length)))
+        whole = value.encode()[:length].decode(errors="ignore")  # a cut falls between characters
+        file.attrs.modify(name, np.bytes_(whole.encode().ljust(length)))
 
 
 def _plain(value: Any) -> Any:
