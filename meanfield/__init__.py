@@ -10,6 +10,8 @@ from typing import Any
 # name → module that defines it; modules are imported when a name is first used, so that `meanfield --help` stays light.
 _WHERE = {
     "Sphere": "geometry",
+    "Circle": "geometry",
+    "Zonal": "geometry",
     "Euclidean": "geometry",
     "Attention": "attention",
     "PostLN": "normalization",
@@ -26,6 +28,7 @@ _WHERE = {
     "vmf_mixture": "initial",
     "kuramoto": "initial",
     "tokens": "initial",
+    "perturbed_uniform": "initial",
     "equiangular": "initial",
     "orthogonal": "initial",
     "evolve": "integrate",

@@ -180,6 +180,7 @@ def open_run(path: str | Path) -> Solution:
         model=model,
         template=template,
         dims=stored.dims,
+        long_names=stored.long_names,
         path=Path(path),
     )
 

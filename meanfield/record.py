@@ -121,6 +121,7 @@ class Record:
             model=self.run.model,
             template=self.run.template,
             dims=self.dims,
+            long_names=self.long_names,
             path=path,
         )
 

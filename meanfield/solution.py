@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from . import store
 from .density import Density
 from .ensemble import Ensemble
 from .geometry import funk_hecke
@@ -41,6 +42,7 @@ class Solution:
     model: Model | None = None
     template: Any = field(default=None, repr=False)
     dims: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    long_names: Mapping[str, str] = field(default_factory=dict, repr=False)
     events: tuple[dict[str, Any], ...] = ()
     path: Path | None = None
 
@@ -110,20 +112,16 @@ class Solution:
         """The whole run as an xarray.DataTree with the names, dimensions and attributes of the file."""
         import xarray
 
-        root = xarray.Dataset(
-            coords={"time": ("time", self.times, {"units": "1", "long_name": "depth"})}, attrs=dict(self.attributes)
-        )
         groups: dict[str, dict[str, Any]] = {}
-        for name, values in self.observables.items():
-            groups.setdefault("observables", {})[name] = (("time", *self._dims(f"observables/{name}", values)), values)
-        lead = "time" if np.array_equal(self.kept_times, self.times) else "state_time"
-        for name, values in self.arrays.items():
-            group, leaf = name.split("/")
-            groups.setdefault(group, {})[leaf] = ((lead, *self._dims(name, values)), values)
-        for name, fixed in self.fixed.items():
-            group, leaf = name.split("/")
-            groups.setdefault(group, {})[leaf] = (self.dims.get(name, ()), fixed)
-        nodes: dict[str, Any] = {"/": root}
+        for variable in self._variables():
+            group, leaf = variable.name.split("/")
+            lead = () if not variable.timed else ("time",) if variable.frames is None else ("state_time",)
+            meaning = {"units": variable.units, "long_name": variable.long_name}
+            groups.setdefault(group, {})[leaf] = ((*lead, *variable.dims), self._values(variable.name), meaning)
+        depth = {"units": "1", "long_name": "depth"}
+        nodes: dict[str, Any] = {
+            "/": xarray.Dataset(coords={"time": ("time", self.times, depth)}, attrs=dict(self.attributes))
+        }
         for group, variables in groups.items():
             dataset = xarray.Dataset(variables)
             if "state_time" in dataset.dims:
@@ -131,8 +129,58 @@ class Solution:
             nodes[f"/{group}"] = dataset
         return xarray.DataTree.from_dict(nodes)
 
-    def _dims(self, name: str, values: NDArray) -> tuple[str, ...]:
-        return self.dims.get(name, tuple(f"{name.split('/')[-1]}_{axis}" for axis in range(values.ndim - 1)))
+    def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the solution to a file of the same format; it can be opened but, without its step size, not resumed.
+
+        InputError where the file exists (unless `overwrite`), its folder does not, or there is no frame.
+        """
+        require(len(self.times) > 0, "times", [], "a solution of at least one frame")
+        own = ("format", "format_version", "created", "status", "message")
+        attributes = {name: value for name, value in self.attributes.items() if name not in own}
+        variables = self._variables()
+        writer = store.Writer.create(
+            path, times=self.times, variables=variables, restart={}, attributes=attributes, overwrite=overwrite
+        )
+        try:
+            for index in range(len(self.times)):
+                frame = {}
+                for variable in variables:
+                    if variable.timed and (variable.frames is None or index in variable.frames):
+                        position = index if variable.frames is None else variable.frames.index(index)
+                        frame[variable.name] = self._values(variable.name)[position]
+                writer.write_frame(index, frame, {})
+            writer.finish(self.status, self.message)
+        finally:
+            writer.close()
+        return Path(path)
+
+    def _values(self, name: str) -> NDArray:
+        if name.startswith("observables/"):
+            return self.observables[name.removeprefix("observables/")]
+        return self.arrays[name] if name in self.arrays else self.fixed[name]
+
+    def _variables(self) -> list[store.Variable]:
+        """Every array of the solution as the file has it."""
+        whole = np.array_equal(self.kept_times, self.times)
+        kept = None if whole else tuple(int(i) for i in np.searchsorted(self.times, self.kept_times))
+        variables = []
+        for name in [*(f"observables/{name}" for name in self.observables), *self.arrays, *self.fixed]:
+            value, timed = self._values(name), name not in self.fixed
+            lead = 1 if timed else 0
+            bare = tuple(f"{name.split('/')[-1]}_{axis}" for axis in range(value.ndim - lead))
+            variables.append(
+                store.Variable(
+                    name,
+                    self.dims.get(name, bare),
+                    value.shape[lead:],
+                    value.dtype,
+                    long_name=self.long_names.get(name, ""),
+                    timed=timed,
+                    frames=kept if name in self.arrays else None,
+                    value=None if timed else value,
+                )
+            )
+        return variables
 
     def _model(self) -> Model:
         require(self.model is not None, "model", None, "known: this file was written without a case text")

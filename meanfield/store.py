@@ -59,6 +59,7 @@ class StoredRun:
     arrays: dict[str, NDArray]
     fixed: dict[str, NDArray]
     dims: dict[str, tuple[str, ...]]
+    long_names: dict[str, str]
     attributes: dict[str, Any]
     restart: dict[str, NDArray] = field(repr=False)
 
@@ -166,10 +167,12 @@ def read(path: str | Path) -> StoredRun:
                 kept_times = file["state_time"][:count]
         fixed = {name: dataset[()] for name, dataset in _untimed(file).items()}
         dims |= {name: _dims(dataset) for name, dataset in _untimed(file).items()}
+        named = _datasets(file).items()
+        long_names = {name: str(_plain(dataset.attrs.get("long_name", ""))) for name, dataset in named}
         slot = (written - 1) % 2
         restart = {name: dataset[slot] for name, dataset in file["restart"].items()} if written else {}
         attributes = {name: _plain(value) for name, value in file.attrs.items()}
-    return StoredRun(asked[:written], asked, kept_times, arrays, fixed, dims, attributes, restart)
+    return StoredRun(asked[:written], asked, kept_times, arrays, fixed, dims, long_names, attributes, restart)
 
 
 def info(path: str | Path) -> dict[str, Any]:
@@ -292,6 +295,7 @@ def _lay_out(
             dataset[...] = variable.value
         dataset.attrs["units"], dataset.attrs["long_name"] = variable.units, variable.long_name
         _attach_scales(file, dataset, (*lead, *variable.dims))
+    file.create_group("restart")
     for name, value in restart.items():
         array = np.asarray(value)
         shape = (2, *array.shape)
