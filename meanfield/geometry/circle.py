@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.fft import next_fast_len
 
 from ..keys import Key, require
-from ..precision import compiled
+from ..precision import compiled, float64
 from ..pytree import pytree, static
 from .funk_hecke import Multipliers
 from .points import chunked, resized
@@ -100,6 +100,7 @@ class CircleGrid:
         """Eigenvalues −k² of the second derivative: (mode,)."""
         return -(self.degrees.astype(float) ** 2)
 
+    @float64
     def resized(self, c: Array, degree: int) -> Array:
         """Coefficients of another degree: padded with zeros (exact) or truncated."""
         return resized(jnp.asarray(c), 2 * degree + 1)
@@ -107,7 +108,7 @@ class CircleGrid:
     @compiled
     def synthesize(self, c: Array) -> Array:
         """f(node) = Σ c_k Y_k(node). (..., mode) → (..., node)."""
-        c = jnp.asarray(c)
+        c = jnp.asarray(c, dtype=float)
         spectrum = jax.lax.complex(c[..., 2::2], -c[..., 1::2]) * np.sqrt(0.5)
         spectrum = jnp.concatenate([c[..., :1].astype(spectrum.dtype), spectrum], axis=-1)
         return jnp.fft.irfft(spectrum, n=len(self.weights), axis=-1, norm="forward")
@@ -115,14 +116,14 @@ class CircleGrid:
     @compiled
     def analyze(self, f: Array) -> Array:
         """c_k = ∫ f Y_k dσ by quadrature, exact for f of degree ≤ 2L. (..., node) → (..., mode)."""
-        spectrum = jnp.fft.rfft(f, axis=-1, norm="forward")[..., : self.degree + 1]
+        spectrum = jnp.fft.rfft(jnp.asarray(f, dtype=float), axis=-1, norm="forward")[..., : self.degree + 1]
         pairs = np.sqrt(2) * jnp.stack([-spectrum.imag, spectrum.real], axis=-1)[..., 1:, :]
         return jnp.concatenate([spectrum.real[..., :1], pairs.reshape(*pairs.shape[:-2], -1)], axis=-1)
 
     @compiled
     def gradient(self, c: Array) -> Array:
         """Tangential gradient f′(φ) e_φ at the nodes, Cartesian. (..., mode) → (..., node, 2)."""
-        return self.synthesize(_turned(jnp.asarray(c)))[..., None] * _across(jnp.asarray(self.nodes))
+        return self.synthesize(_turned(jnp.asarray(c, dtype=float)))[..., None] * _across(jnp.asarray(self.nodes))
 
     @compiled
     def divergence(self, field: Array) -> Array:
@@ -132,12 +133,15 @@ class CircleGrid:
     @compiled
     def evaluate(self, c: Array, points: Array) -> Array:
         """f(θ) = Σ c_k Y_k(θ) at unit vectors. (..., mode), (..., point, 2) → (..., point)."""
+        c, points = jnp.asarray(c, dtype=float), jnp.asarray(points, dtype=float)
         return jnp.vectorize(_evaluate, signature="(k),(n,c)->(n)")(c, points)
 
     @compiled
     def moments(self, points: Array, weights: Array) -> Array:
         """Σ_j w_j Y_k(θ_j), the transpose of `evaluate`. (..., point, 2), (..., point) → (..., mode)."""
-        return jnp.vectorize(functools.partial(_moments, self.degree), signature="(n,c),(n)->(k)")(points, weights)
+        sums = functools.partial(_moments, self.degree)
+        points, weights = jnp.asarray(points, dtype=float), jnp.asarray(weights, dtype=float)
+        return jnp.vectorize(sums, signature="(n,c),(n)->(k)")(points, weights)
 
     @compiled
     def partition(self, c: Array, multipliers: Multipliers, points: Array | None = None) -> tuple[Array, Array]:
@@ -147,13 +151,14 @@ class CircleGrid:
         and of `points` (..., point, 2) agree.
         """
         value, tangential, radial = (a[self.degrees] for a in multipliers)
-        c = jnp.asarray(c)
+        c = jnp.asarray(c, dtype=float)
         parts = jnp.stack([value * c, radial * c, _turned(tangential * c)], axis=-2)
         if points is None:
             theta = jnp.asarray(self.nodes)
             fields = self.synthesize(parts)
         else:
-            theta = points / jnp.sqrt(jnp.sum(jnp.asarray(points) ** 2, axis=-1, keepdims=True))
+            points = jnp.asarray(points, dtype=float)
+            theta = points / jnp.sqrt(jnp.sum(points**2, axis=-1, keepdims=True))
             fields = self.evaluate(parts, theta[..., None, :, :])
         along, across = fields[..., 1, :, None], fields[..., 2, :, None]
         return fields[..., 0, :], along * theta + across * _across(theta)

@@ -63,9 +63,9 @@ def gauss(dimension: int, count: int) -> tuple[Float, Float]:
 def log_harmonics(dimension: int, degree: ArrayLike) -> Float:
     """Logarithm of dim_l = p_l(1)², the number of harmonics of degree l on S^{d−1}."""
     k = np.asarray(degree, dtype=float)
-    return np.log((2 * k + dimension - 2) / (k + dimension - 2)) + (
-        gammaln(k + dimension - 1) - gammaln(k + 1) - gammaln(dimension - 1)
-    )
+    # (2l+d−2)/(l+d−2) Γ(l+d−1)/(Γ(l+1) Γ(d−1)); the first factor is 1 for l = 0 on the circle, too
+    first = np.log1p(k / np.maximum(k + dimension - 2, 1))
+    return first + gammaln(k + dimension - 1) - gammaln(k + 1) - gammaln(dimension - 1)
 
 
 def tilted(dimension: int, concentrations: ArrayLike, rng: np.random.Generator) -> tuple[Float, Float]:

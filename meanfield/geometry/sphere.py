@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.fft import next_fast_len
 
 from ..keys import Key, require
-from ..precision import compiled
+from ..precision import compiled, float64
 from ..pytree import pytree, static
 from . import sphere_tables
 from .funk_hecke import Multipliers
@@ -168,6 +168,7 @@ class SphereGrid:
         """Eigenvalues −l(l+1) of the Laplace–Beltrami operator: (mode,)."""
         return -(self.degrees * (self.degrees + 1.0))
 
+    @float64
     def resized(self, c: Array, degree: int) -> Array:
         """Coefficients of another degree: padded with zeros (exact) or truncated."""
         return resized(jnp.asarray(c), (degree + 1) ** 2)

@@ -17,7 +17,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from ..keys import Key, require
-from ..precision import compiled
+from ..precision import compiled, float64
 from ..pytree import pytree, static
 from . import gegenbauer
 from .funk_hecke import Multipliers
@@ -74,7 +74,7 @@ class Zonal(Space):
     def coarser(self, degree: int) -> NDArray:
         """Weights of the interpolatory rule on every other node of `quadrature(degree)`: (node,), sum 1.
 
-        Exact below degree (degree + 1)/2. For large d a few weights are negative, but Σ|w| ≤ 1.053 in all dimensions tried.
+        Exact below degree (degree + 1)/2. For large d a few weights are negative, but Σ|w| ≤ 1.053 wherever tried.
         """
         nodes, weights = self.quadrature(degree)
         u, scale = nodes[::2, 0], np.sqrt(weights[::2])
@@ -143,6 +143,7 @@ class ZonalGrid:
         """Eigenvalues −l(l+d−2) of the Laplace–Beltrami operator: (mode,)."""
         return -(self.degrees * (self.degrees + self.space.dimension - 2.0))
 
+    @float64
     def resized(self, c: Array, degree: int) -> Array:
         """Coefficients of another degree: padded with zeros (exact) or truncated."""
         return resized(jnp.asarray(c), degree + 1)
@@ -150,17 +151,17 @@ class ZonalGrid:
     @compiled
     def synthesize(self, c: Array) -> Array:
         """f(node) = Σ c_l p_l(node). (..., mode) → (..., node)."""
-        return jnp.asarray(c) @ self.values
+        return jnp.asarray(c, dtype=float) @ self.values
 
     @compiled
     def analyze(self, f: Array) -> Array:
         """c_l = ∫ f p_l dσ by quadrature, exact for f of degree ≤ 2L + 2. (..., node) → (..., mode)."""
-        return (jnp.asarray(f) * self.weights) @ jnp.asarray(self.values).T
+        return (jnp.asarray(f, dtype=float) * self.weights) @ jnp.asarray(self.values).T
 
     @compiled
     def gradient(self, c: Array) -> Array:
         """Tangential gradient f′(u) (1−u², −us) at the nodes, along and across. (..., mode) → (..., node, 2)."""
-        return (jnp.asarray(c) @ self.slopes)[..., None] * _southward(jnp.asarray(self.nodes))
+        return (jnp.asarray(c, dtype=float) @ self.slopes)[..., None] * _southward(jnp.asarray(self.nodes))
 
     @compiled
     def divergence(self, field: Array) -> Array:
@@ -172,12 +173,13 @@ class ZonalGrid:
     def evaluate(self, c: Array, points: Array) -> Array:
         """f(u) = Σ c_l p_l(u) at rings (u, s), poles included. (..., mode), (..., point, 2) → (..., point)."""
         series = functools.partial(_series, self.space.dimension)
-        return jnp.vectorize(series, signature="(k),(n)->(n)")(c, _unit(points)[..., 0])
+        return jnp.vectorize(series, signature="(k),(n)->(n)")(jnp.asarray(c, dtype=float), _unit(points)[..., 0])
 
     @compiled
     def moments(self, points: Array, weights: Array) -> Array:
         """Σ_j w_j p_l(u_j), the transpose of `evaluate`. (..., point, 2), (..., point) → (..., mode)."""
         sums = functools.partial(_moments, self.space.dimension, self.degree)
+        weights = jnp.asarray(weights, dtype=float)
         return jnp.vectorize(sums, signature="(n),(n)->(k)")(_unit(points)[..., 0], weights)
 
     @compiled
@@ -188,7 +190,7 @@ class ZonalGrid:
         Leading axes of `c` and of `points` (..., point, 2) agree.
         """
         value, tangential, radial = multipliers
-        c = jnp.asarray(c)
+        c = jnp.asarray(c, dtype=float)
         parts = jnp.stack([value * c, radial * c], axis=-2)
         if points is None:
             theta = jnp.asarray(self.nodes)
@@ -203,7 +205,7 @@ class ZonalGrid:
 
 def _unit(points: Array) -> Array:
     """Points of norm 1, so that derivatives with respect to them are tangential."""
-    points = jnp.asarray(points)
+    points = jnp.asarray(points, dtype=float)
     return points / jnp.sqrt(jnp.sum(points**2, axis=-1, keepdims=True))
 
 
