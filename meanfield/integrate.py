@@ -55,6 +55,7 @@ class Progress(NamedTuple):
     rejected: Any
     max_resolution: Any
     min_attention: Any
+    attention_ratio: Any  # the least ratio of the smallest to the largest ‖A‖
     energy: Any  # of the last accepted state that was judged, for each trial
     energy_drop: Any  # the largest decrease of the energy from one accepted step to the next
 
@@ -65,7 +66,7 @@ def start(state: Any, t0: Any, step: Any = FIRST_STEP) -> Progress:
     depth, step = jnp.asarray(t0, dtype=float), jnp.asarray(step, dtype=float)
     moving, none, infinite = jnp.asarray(state.moving), jnp.asarray(0.0), jnp.asarray(jnp.inf)
     energy = jnp.full(jnp.shape(state.mass()), -jnp.inf)
-    return Progress(moving, depth, step, zero, zero, zero, none, infinite, energy, none)
+    return Progress(moving, depth, step, zero, zero, zero, none, infinite, infinite, energy, none)
 
 
 def advance(model: Model, state: Any, progress: Progress, t1: Any, limits: Limits) -> Progress:
@@ -165,6 +166,7 @@ def _judge(progress: Progress, seen: Watch, limits: Limits) -> Progress:
         status=status,
         max_resolution=jnp.fmax(progress.max_resolution, seen.resolution),
         min_attention=jnp.fmin(progress.min_attention, seen.min_attention),
+        attention_ratio=jnp.fmin(progress.attention_ratio, seen.attention_ratio),
         energy=seen.energy,
         energy_drop=jnp.fmax(progress.energy_drop, jnp.max(progress.energy - seen.energy)),
     )

@@ -30,6 +30,7 @@ class Watch(NamedTuple):
 
     resolution: Array
     min_attention: Array
+    attention_ratio: Array  # least ‖A‖ over largest
     energy: Array
     accuracy: Array
 
@@ -69,10 +70,12 @@ def watch(attention: Attention, state: Any, t: Array, field: Field) -> Watch:
     """What an accepted step is judged by, from the field already at hand."""
     order = order_parameter(state)
     energy = attention.energy(t, field.partition, state.weights, order)
+    size = norm(field.vector)
     smallest = jnp.min(field.partition, axis=-1) / jnp.max(field.partition, axis=-1)
     return Watch(
         resolution=jnp.max(state.resolution()),
-        min_attention=jnp.min(norm(field.vector)),
+        min_attention=jnp.min(size),
+        attention_ratio=jnp.min(jnp.min(size, axis=-1) / jnp.maximum(jnp.max(size, axis=-1), 1e-300)),
         energy=energy,
         accuracy=jnp.min(smallest),
     )

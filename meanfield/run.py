@@ -23,8 +23,8 @@ from .precision import float64, float64_leaves
 RESOLUTION_LIMIT = 1e-4
 # With less than this ratio of the least to the largest Z, sums through moments are off by more than 1e-7.
 ACCURACY_LIMIT = 1e-8
-# Schemes that divide by ‖A‖ lose smoothness near its zeros; below this the loss is felt.
-VOID_ATTENTION = 0.05
+# Schemes that divide by ‖A‖ lose smoothness near its zeros; below this ratio of least to largest the loss is felt.
+VOID_RATIO = 0.3
 
 
 @functools.cache
@@ -121,12 +121,14 @@ class Run:
 
     def _caveats(self) -> str:
         now, words = self.progress, []
-        least = float(now.min_attention)
-        if self.model.normalization.divides_by_attention and least < VOID_ATTENTION:
+        least, ratio = float(now.min_attention), float(now.attention_ratio)
+        sampled = isinstance(self.template, Ensemble) and self.template.sampled
+        if self.model.normalization.divides_by_attention and ratio < VOID_RATIO and not sampled:
             error = np.max(np.asarray(self.state_quadrature_error()), initial=-np.inf)
             known = f"; its quadrature error is estimated at {error:.1e} at the end" if np.isfinite(error) else ""
             words.append(
-                f"the least ‖A‖ fell to {least:.2g}: {self.model.normalization.case_name} divides by it, so the solution is"
+                f"the least ‖A‖ fell to {least:.2g}, {ratio:.2g} of the largest:"
+                f" {self.model.normalization.case_name} divides by it, so the solution is"
                 f" not smooth there (a void) and spectral accuracy is lost{known}"
             )
         scale = float(np.max(np.abs(now.energy), initial=0.0))

@@ -204,15 +204,15 @@ class TestEndings:
         assert len(solution.times) == 0
 
     def test_a_void_warns_with_the_quadrature_error(self):
-        antipodal = mf.vmf_mixture(SPHERE, [[0.0, 0.0, 1.0], [0.0, 0.0, -1.0]], [1.0, 1.0])
+        antipodal = mf.vmf_mixture(SPHERE, [[0.0, 0.0, 1.0], [0.0, 0.0, -1.0]], [20.0, 20.0])
         with pytest.warns(mf.AccuracyWarning, match=r"a void.*quadrature error is estimated at \d"):
             solution = mf.solve(
-                model(mf.PeriLN(), beta=0.1),
+                model(mf.PeriLN(), beta=2.0),
                 antipodal,
                 0.1,
                 2,
                 method="characteristics",
-                degree=12,
+                degree=16,
                 rtol=1e-3,
                 atol=1e-3,
             )
