@@ -215,7 +215,7 @@ class TestWhatIsRefused:
         with pytest.raises(InputError, match="directory"):
             read(tmp_path)
         (tmp_path / "bad.toml").write_text("[attention\nbeta = 1")
-        with pytest.raises(InputError, match="valid TOML.*line 1"):
+        with pytest.raises(InputError, match=r"valid TOML.*line 1"):
             read(tmp_path / "bad.toml")
         (tmp_path / "latin.toml").write_bytes(b'title = "\xe9"')
         with pytest.raises(InputError, match="not UTF-8"):
