@@ -20,14 +20,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from . import store
 from .attention import Attention
-from .density import Density
-from .ensemble import Ensemble
 from .geometry import SPACES
 from .initial import LAWS, RADII, Law
 from .keys import REQUIRED, InputError, Key, require
 from .model import Model
 from .normalization import SCHEMES
-from .solution import Solution
+from .solution import STATES, Solution
 from .solve import Settings, frame_times, kept_frames, moment_grid, solve
 
 TIME_KEYS = {
@@ -166,7 +164,7 @@ def open_run(path: str | Path) -> Solution:
         case = from_document(parsed(text, str(path)), Path(path).resolve().parent)
         model, template = case.model, _template(case, stored)
     observables = {name.split("/")[1]: a for name, a in stored.arrays.items() if name.startswith("observables/")}
-    fixed = {name: a for name, a in stored.fixed.items() if name.split("/")[0] in ("density", "ensemble")}
+    fixed = {name: a for name, a in stored.fixed.items() if name.split("/")[0] in {cls.name for cls in STATES}}
     arrays = {name: a for name, a in stored.arrays.items() if not name.startswith("observables/")}
     return Solution(
         times=stored.times,
@@ -187,20 +185,15 @@ def open_run(path: str | Path) -> Solution:
 
 def _template(case: Case, stored: store.StoredRun) -> Any:
     """The state that the arrays of a file fit into; None where it holds none yet."""
-    density = "density/degree" in stored.fixed
-    needed = ("density/coefficients",) if density else ("ensemble/weight", "ensemble/direction", "ensemble/radius")
-    for name in needed:
-        require(name in stored.arrays or name in stored.fixed, name, None, "an array of the file, which lacks it")
+    held = {*stored.arrays, *stored.fixed}
+    state = next((cls for cls in STATES if any(name.startswith(f"{cls.name}/") for name in held)), STATES[-1])
+    for name in state.needed:
+        require(name in held, name, None, "an array of the file, which lacks it")
     if len(stored.kept_times) == 0:
         return None
-    if density:
-        degree = int(stored.fixed["density/degree"].max())
-        return Density(case.law.space.grid(degree), stored.arrays["density/coefficients"][-1])
-    weights = stored.fixed["ensemble/weight"]
-    grid = moment_grid(case.model, case.law.space, len(weights), case.settings.sums)
-    x = stored.arrays["ensemble/direction"][-1] * stored.arrays["ensemble/radius"][-1][..., None]
-    coarser = stored.fixed.get("ensemble/coarser_weight")
-    return Ensemble(x, weights, grid, coarser, sampled=coarser is None)
+    frame = {name: values[-1] for name, values in stored.arrays.items() if name.startswith(f"{state.name}/")}
+    space, sums = case.law.space, case.settings.sums
+    return state.from_arrays(space, frame, stored.fixed, lambda count: moment_grid(case.model, space, count, sums))
 
 
 def _absolute(document: Mapping[str, Any], folder: Path) -> dict[str, Any]:

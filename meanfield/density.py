@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ class Density:
     coefficients: Any
 
     name: ClassVar[str] = "density"
+    needed: ClassVar[tuple[str, ...]] = ("density/coefficients", "density/degree")
     holds_radii: ClassVar[bool] = False
 
     @property
@@ -33,6 +35,17 @@ class Density:
     def moved(self, coefficients: Any) -> Density:
         """The same density with other coefficients."""
         return Density(self.grid, coefficients)
+
+    def framed(self, frame: Mapping[str, Any]) -> Density:
+        """The same density with the named arrays of a frame."""
+        return self.moved(frame["density/coefficients"])
+
+    @classmethod
+    def from_arrays(
+        cls, space: Any, frame: Mapping[str, Any], fixed: Mapping[str, Any], moment_grid: Callable[[int], Any]
+    ) -> Density:
+        """The density that the named arrays of a file describe."""
+        return cls(space.grid(int(fixed["density/degree"].max())), frame["density/coefficients"])
 
     def settled(self, previous: Density) -> Density:
         """Nothing is to be restored after a step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -28,6 +29,7 @@ class Ensemble:
     sampled: bool = static(default=False)
 
     name: ClassVar[str] = "ensemble"
+    needed: ClassVar[tuple[str, ...]] = ("ensemble/direction", "ensemble/radius", "ensemble/weight")
     holds_radii: ClassVar[bool] = True
 
     @property
@@ -38,6 +40,19 @@ class Ensemble:
     def moved(self, x: Any) -> Ensemble:
         """The same ensemble with other tokens."""
         return Ensemble(x, self.weights, self.grid, self.coarser, self.sampled)
+
+    def framed(self, frame: Mapping[str, Any]) -> Ensemble:
+        """The same ensemble with the named arrays of a frame."""
+        return self.moved(frame["ensemble/radius"][..., None] * frame["ensemble/direction"])
+
+    @classmethod
+    def from_arrays(
+        cls, space: Any, frame: Mapping[str, Any], fixed: Mapping[str, Any], moment_grid: Callable[[int], Any]
+    ) -> Ensemble:
+        """The ensemble that the named arrays of a file describe; one without an embedded coarser rule was sampled."""
+        weights, coarser = fixed["ensemble/weight"], fixed.get("ensemble/coarser_weight")
+        empty = cls(frame["ensemble/direction"], weights, moment_grid(len(weights)), coarser, sampled=coarser is None)
+        return empty.framed(frame)
 
     def settled(self, previous: Ensemble) -> Ensemble:
         """Tokens brought back to their previous radii, which a step keeps only to its tolerance."""

@@ -21,6 +21,7 @@ from .model import Model
 from .precision import float64, float64_leaves
 
 Float = NDArray[np.float64]
+STATES = (Density, Ensemble)
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,8 @@ class Solution:
         assert self.model is not None
         return evolve(self.model, state, self.kept_times[index], t)
 
-    def _frame(self, index: int) -> Density | Ensemble:
-        if isinstance(self.template, Density):
-            return self.template.moved(self.arrays["density/coefficients"][index])
-        directions, radius = self.arrays["ensemble/direction"][index], self.arrays["ensemble/radius"][index]
-        return self.template.moved(radius[..., None] * directions)
+    def _frame(self, index: int) -> Any:
+        return self.template.framed({name: values[index] for name, values in self.arrays.items()})
 
     def density(self, t: float | None = None, concentration: float | None = None) -> Callable[[ArrayLike], Float]:
         """θ ↦ ρ(t, θ) with respect to the uniform probability measure, at unit vectors (point, axis).
