@@ -95,7 +95,7 @@ class Density:
 
     def mean_direction(self) -> Array:
         """∫θ dμ from the moments of degree 1: (axis,)."""
-        return jnp.einsum("nc,n->c", jnp.asarray(self.directions), self.weights)
+        return self.grid.space.mean_part(jnp.einsum("nc,n->c", jnp.asarray(self.directions), self.weights))
 
     def mean_cosine(self, order_parameter: Array) -> Array:
         """|∫θdμ|², the mean cosine of two independent tokens."""

@@ -61,7 +61,8 @@ class Ensemble:
     @property
     def radius(self) -> Array:
         """R = ‖x‖: (..., token)."""
-        return jnp.sqrt(jnp.sum(jnp.asarray(self.x) ** 2, axis=-1))
+        # Written for NumPy arrays too: outside a computation with x64 on, jnp would round them to float32.
+        return (self.x**2).sum(axis=-1) ** 0.5
 
     @property
     def directions(self) -> Array:
@@ -100,17 +101,26 @@ class Ensemble:
         """|∫θdμ − ∫θdμ_coarser| with the embedded coarser rule; NaN where there is none."""
         if self.coarser is None:
             return jnp.full(np.shape(self.x)[:-2], np.nan)
-        difference = jnp.einsum("...nc,n->...c", self.directions, self.weights - self.coarser)
+        difference = self._mean(self.weights - self.coarser)
         return jnp.sqrt(jnp.sum(difference**2, axis=-1))
 
     def mean_direction(self) -> Array:
         """∫θ dμ: (..., axis)."""
-        return jnp.einsum("...nc,n->...c", self.directions, jnp.asarray(self.weights))
+        return self._mean(self.weights)
+
+    def _mean(self, weights: Any) -> Array:
+        """Σ w θ: (..., axis); rings are seen through moments, so a direct sum is never one over rings."""
+        mean = jnp.einsum("...nc,n->...c", self.directions, jnp.asarray(weights))
+        return mean if self.grid is None else self.grid.space.mean_part(mean)
 
     def mean_cosine(self, order_parameter: Array) -> Array:
         """|∫θdμ|², or for sampled tokens the mean over pairs of distinct ones: (|∫θdμ|² − Σw²)/(1 − Σw²)."""
-        own = jnp.sum(jnp.asarray(self.weights) ** 2) if self.sampled else 0.0
-        return (order_parameter**2 - own) / (1 - own)
+        if not self.sampled:
+            return order_parameter**2
+        squares = jnp.asarray(self.weights) ** 2
+        # the cosine of a token with itself: 1, or for a ring the mean over pairs of its directions
+        own = self.directions if self.grid is None else self.grid.space.mean_part(self.directions)
+        return (order_parameter**2 - jnp.sum(squares * jnp.sum(own**2, axis=-1), axis=-1)) / (1 - jnp.sum(squares))
 
     def mass(self) -> Array:
         """The sum of the weights."""

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import gammaln, ive
 
 from .geometry import funk_hecke, gegenbauer
 from .keys import Key, require
@@ -21,6 +22,8 @@ from .store import read_tokens
 Float = NDArray[np.float64]
 
 REJECTION_BATCH = 1 << 14
+# The series for a_0 reaches κ = 1400; beyond, the scaled Bessel function neither under- nor overflows up to d = 1000.
+SERIES_CONCENTRATION = 1000.0
 
 
 class Law:
@@ -111,10 +114,8 @@ class VmfMixture(Law):
         self.weights = self.weights / self.weights.sum()
 
     def density(self, points: ArrayLike) -> Float:
-        log_norm = float64(funk_hecke.log_scaled_a0)
         total = np.zeros(np.shape(points)[:-1])
-        norms = np.array([float(log_norm(kappa, self.space.dimension)) for kappa in np.unique(self.concentrations)])
-        norm_of = dict(zip(np.unique(self.concentrations), norms, strict=True))
+        norm_of = {kappa: _log_norm(kappa, self.space.dimension) for kappa in np.unique(self.concentrations)}
         for mean, kappa, weight in zip(self.means, self.concentrations, self.weights, strict=True):
             total += weight * np.exp(kappa * (np.asarray(points) @ mean - 1) - norm_of[kappa])
         return total
@@ -453,6 +454,14 @@ def _fine_points(space: Any, degree: int) -> Float:
 
 def _units(vectors: Float) -> Float:
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+def _log_norm(concentration: float, dimension: int) -> float:
+    """log(e^{−κ} a_0(κ)): by its series while that holds, and by the scaled Bessel function where κ is large."""
+    if concentration <= SERIES_CONCENTRATION:
+        return float(float64(funk_hecke.log_scaled_a0)(concentration, dimension))
+    nu = dimension / 2 - 1
+    return float(gammaln(dimension / 2) + nu * np.log(2 / concentration) + np.log(ive(nu, concentration)))
 
 
 def _numbers(key: str, values: ArrayLike, count: int) -> Float:

@@ -82,7 +82,7 @@ class Run:
         """Observables and named arrays of the state now; judges the state, too."""
         values, arrays = _to_numpy(_compiled(_observe)(self.model.attention, self.state, self.progress.t))
         for name, function in self.custom.items():
-            values[name] = np.asarray(function(self.state))
+            values[name] = np.asarray(float64(function)(self.state))
         unresolved = np.nanmax(values["resolution"], initial=0.0) > float(self.limits.resolution)
         if unresolved and self.progress.status == integrate.COMPLETE:
             self.progress = self.progress._replace(

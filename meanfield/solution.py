@@ -193,10 +193,16 @@ def _directions(state: Ensemble) -> Float:
 
 
 def _smoothing_grid(template: Ensemble, concentration: float) -> Any:
-    from .geometry import Sphere
+    from .geometry import Circle, Sphere
 
-    space = template.grid.space if template.grid is not None else Sphere()
-    require(np.shape(template.x)[-1] == space.coordinates, "density", np.shape(template.x)[-1], "tokens on the sphere")
+    known = Circle() if np.shape(template.x)[-1] == 2 else Sphere()
+    space = template.grid.space if template.grid is not None else known
+    require(
+        np.shape(template.x)[-1] == space.coordinates,
+        "density",
+        np.shape(template.x)[-1],
+        "tokens on the circle or the sphere",
+    )
     return space.grid(funk_hecke.attention_degree(concentration, space.dimension))
 
 

@@ -181,6 +181,9 @@ def moment_grid(model: Model, space: Any, count: int, sums: Sums) -> Any:
     if not hasattr(space, "grid"):
         require(sums != "fast", "sums", sums, f'"auto" or "direct": {space!r} has no harmonics')
         return None
+    if space.rings:
+        require(sums != "direct", "sums", sums, '"auto" or "fast" in zonal geometry, where tokens are rings')
+        return space.grid(attention_degree(beta, space.dimension))
     worth = count >= FAST_SUMS_FEWEST_TOKENS and beta <= FAST_SUMS_LARGEST_BETA
     if sums == "direct" or (sums == "auto" and not worth):
         return None

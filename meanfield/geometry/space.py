@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,10 @@ class Space:
     def axis(self) -> NDArray:
         """The distinguished axis of R^d, the last one, in token coordinates: (coordinate,)."""
         return np.eye(self.coordinates)[0 if self.rings else -1]
+
+    def mean_part(self, vectors: Any) -> Any:
+        """What a mean over directions leaves of vectors (..., coordinate): all, but for rings the part along the axis."""
+        return vectors * np.array([1.0, 0.0]) if self.rings else vectors
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and other.dimension == self.dimension
