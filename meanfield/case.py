@@ -24,7 +24,7 @@ from .geometry import SPACES
 from .initial import LAWS, RADII, Law
 from .keys import REQUIRED, InputError, Key, require
 from .model import Model
-from .normalization import SCHEMES
+from .normalization import SCHEMES, PostLN
 from .solution import STATES, Solution
 from .solve import Settings, frame_times, kept_frames, moment_grid, solve
 
@@ -63,17 +63,20 @@ class Case:
 
     def solve(self, path: str | Path | None = None, **options: Any) -> Solution:
         """Run the case: `solve` with the case's own settings."""
-        return solve(
-            self.model,
-            self.law,
-            times=self.times,
-            radius=self.radius,
-            state=self.state,
-            path=path,
-            case=self.text,
-            **vars(self.settings),
-            **options,
-        )
+        try:
+            return solve(
+                self.model,
+                self.law,
+                times=self.times,
+                radius=self.radius,
+                state=self.state,
+                path=path,
+                case=self.text,
+                **vars(self.settings),
+                **options,
+            )
+        except InputError as problem:
+            raise problem.under("solver") if problem.key in Settings.case_keys else problem from None
 
 
 def read(path: str | Path, changes: Mapping[str, Any] | None = None) -> Case:
@@ -146,10 +149,13 @@ def _scheme(document: Mapping[str, Any]) -> Any:
     table = dict(document.get("normalization", {}))
     every = {name: key for cls in SCHEMES for name, key in cls.case_keys.items()}
     _values("normalization", every, table, "scheme")
-    chosen = next((cls for cls in SCHEMES if cls.case_name == table.get("scheme", "post-ln")), None)
-    if chosen is not None:
-        table = {name: value for name, value in table.items() if name == "scheme" or name in chosen.case_keys}
-    return _build("normalization", "scheme", SCHEMES, {"normalization": table}, "post-ln")
+    own = {cls: {name: table[name] for name in cls.case_keys if name in table} for cls in SCHEMES}
+    schemes = {cls.case_name: _build_one("normalization", cls, values) for cls, values in own.items()}
+    name = table.get("scheme", PostLN.case_name)
+    near = difflib.get_close_matches(str(name), schemes, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    require(name in schemes, "normalization.scheme", name, f"one of {', '.join(schemes)}{hint}")
+    return schemes[name]
 
 
 def open_run(path: str | Path) -> Solution:

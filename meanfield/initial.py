@@ -109,8 +109,9 @@ class VmfMixture(Law):
         require(bool(np.all(self.concentrations <= largest)), "concentrations", self.concentrations, "at most 1e6 each")
         equal = np.full(count, 1 / count)
         self.weights = equal if weights is None else _numbers("weights", weights, count)
-        positive = bool(np.all(self.weights >= 0)) and self.weights.sum() > 0
+        positive = bool(np.all(self.weights >= 0)) and bool(np.any(self.weights > 0))
         require(positive, "weights", self.weights, "numbers of at least 0, not all 0")
+        self.weights = self.weights / self.weights.max()  # the sum of the largest floats would overflow
         self.weights = self.weights / self.weights.sum()
 
     def density(self, points: ArrayLike) -> Float:

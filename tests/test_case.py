@@ -372,3 +372,9 @@ class TestText:
         refuse_other_case('title = "a"\n[time]\nfinal = 1.0', 'title = "b"\n[time]\nfinal = 1.0')
         with pytest.raises(InputError, match=r"time\.final = 2\.0: expected 1\.0, as the file"):
             refuse_other_case("[time]\nfinal = 1.0", "[time]\nfinal = 2.0")
+
+
+def test_the_numbers_of_other_schemes_are_checked_as_their_own():
+    text = "[attention]\nbeta = 1.0\n[time]\nfinal = 1.0\n"
+    with pytest.raises(InputError, match=r"^normalization\.alpha = -5"):
+        from_document(parsed(text + "[normalization]\nscheme = 'post-ln'\nalpha = -5.0\n"), Path())
