@@ -23,6 +23,8 @@ from .pytree import pytree, static
 BLOCK_ENTRIES = 1 << 20
 # e^β itself is needed by unnormalised attention.
 LARGEST_UNNORMALIZED_BETA = 700.0
+# Beyond, e^{β⟨θ,ω⟩} tells apart only directions closer than the last digits of a unit vector.
+LARGEST_BETA = 1e6
 # The moment sum for Z carries an absolute error of about this, relative to its largest value.
 MOMENT_ROUNDOFF = 1e-15
 
@@ -55,7 +57,8 @@ class Attention:
     """Softmax or unnormalised self-attention with Q = K = V = I at inverse temperature β ≥ 0 (2510.22026, eq. of SA).
 
     `Attention(beta)(t, source, points)` is the field of `source` at unit vectors `points` (..., point, axis), or at the
-    nodes of the source's grid where points is None. Raises InputError for β < 0, and for β > 700 when unnormalised.
+    nodes of the source's grid where points is None. Raises InputError unless 0 ≤ β ≤ 1e6, and for β > 700 when
+    unnormalised.
     """
 
     beta: Any
@@ -70,8 +73,10 @@ class Attention:
     def __post_init__(self) -> None:
         if isinstance(self.beta, jax.core.Tracer):
             return
-        require(np.ndim(self.beta) == 0 and np.isfinite(self.beta), "beta", self.beta, "a finite number of at least 0")
+        number = isinstance(self.beta, int | float | np.number | np.ndarray | jax.Array) and np.ndim(self.beta) == 0
+        require(number and bool(np.isfinite(self.beta)), "beta", self.beta, "a finite number of at least 0")
         require(self.beta >= 0, "beta", self.beta, "a number of at least 0")
+        require(self.beta <= LARGEST_BETA, "beta", self.beta, f"at most {LARGEST_BETA:g}")
         if not self.normalized:
             allowed = f"at most {LARGEST_UNNORMALIZED_BETA:g} for unnormalized attention, whose e^β would overflow"
             require(self.beta <= LARGEST_UNNORMALIZED_BETA, "beta", self.beta, allowed)

@@ -261,6 +261,9 @@ class TokenFile(Law):
         require(vectors.shape[1] >= dimension, "file", str(file), f"vectors of at least {dimension} components")
         self.components = None if vectors.shape[1] == dimension else principal_components(vectors, dimension)
         self.vectors = vectors if self.components is None else project(vectors, *self.components)
+        zero = np.flatnonzero(np.linalg.norm(self.vectors, axis=1) == 0)
+        place = f"; token {zero[0]} is zero" if zero.size else ""
+        require(zero.size == 0, "file", str(file), f"tokens other than the zero vector{place}")
         self.kernel = None
         if concentration is not None:
             count = len(self.vectors)

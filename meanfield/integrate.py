@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 from scipy.integrate import DOP853
 
+from .keys import require
 from .model import Model
 from .observables import Watch, watch
 from .precision import float64, float64_leaves
@@ -176,12 +177,18 @@ def _judge(progress: Progress, seen: Watch, limits: Limits) -> Progress:
 def evolve(model: Model, state: Any, t0: Any, t1: Any, rtol: Any = 1e-8, atol: Any = 1e-10) -> Any:
     """The state at depth t1 from that at t0 ≤ t1: the traceable core, which stops for nothing.
 
-    Where the integrator cannot go on (non-finite values, step underflow) the moving array comes back as NaN.
+    Traced by jax.jit, jax.vmap and forward differentiation (jax.jvp, jax.jacfwd). InputError for depths that are not
+    finite or decrease. Where the integrator cannot go on (non-finite values, step underflow), and where traced depths
+    decrease, the moving array comes back as NaN.
     """
+    if not any(isinstance(depth, jax.core.Tracer) for depth in (t0, t1)):
+        require(bool(np.isfinite(t0)) and bool(np.isfinite(t1)), "t1", (t0, t1), "finite depths t0 and t1")
+        require(bool(t0 <= t1), "t1", t1, f"a depth of at least t0 = {t0}: depth only grows")
     return _evolve(*float64_leaves((model, state, t0, t1, rtol, atol)))
 
 
 @jax.jit
 def _evolve(model: Model, state: Any, t0: Array, t1: Array, rtol: Array, atol: Array) -> Any:
     done = advance(model, state, start(state, t0), t1, Limits(rtol, atol, jnp.inf, -jnp.inf))
-    return state.moved(jnp.where(done.status == COMPLETE, done.moving, jnp.nan))
+    arrived = (done.status == COMPLETE) & (done.t >= t1) & (t1 >= t0)
+    return state.moved(jnp.where(arrived, done.moving, jnp.nan))

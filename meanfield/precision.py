@@ -16,7 +16,9 @@ import numpy as np
 P = ParamSpec("P")
 R = TypeVar("R")
 
-TURN_ON = "use `with jax.enable_x64(True):` around jax.grad, jax.jit or jax.vmap, or jax.config.update('jax_enable_x64', True)"
+TURN_ON = (
+    "use `with jax.enable_x64(True):` around jax.jit, jax.vmap or jax.jvp, or jax.config.update('jax_enable_x64', True)"
+)
 
 
 class PrecisionError(RuntimeError):

@@ -62,6 +62,7 @@ class Run:
         limit = RESOLUTION_LIMIT if isinstance(state, Density) else np.inf
         limits = Limits(rtol, atol, limit, ACCURACY_LIMIT if fast else -np.inf)
         self.times, self.custom = times, dict(custom)
+        self.forewarning = ""  # what is known from the start to limit the accuracy
         self.model, self.template, self.limits = float64_leaves((model, state, limits))
         self.progress: Progress = _to_numpy(float64(integrate.start)(self.template, times[0]))
 
@@ -120,7 +121,7 @@ class Run:
         return "complete", self._caveats()
 
     def _caveats(self) -> str:
-        now, words = self.progress, []
+        now, words = self.progress, [self.forewarning] if self.forewarning else []
         least, ratio = float(now.min_attention), float(now.attention_ratio)
         sampled = isinstance(self.template, Ensemble) and self.template.sampled
         if self.model.normalization.divides_by_attention and ratio < VOID_RATIO and not sampled:

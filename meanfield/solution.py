@@ -100,6 +100,9 @@ class Solution:
 
         def at(points: ArrayLike) -> Float:
             x = np.asarray(points, dtype=float)
+            width = np.shape(state.directions)[-1]
+            fine = x.ndim == 2 and x.shape[1] == width and bool(np.all(np.linalg.norm(x, axis=-1) > 0))
+            require(fine, "points", points, f"tokens (point, {width}) other than zero")
             probe = Ensemble(x, np.full(len(x), 1 / max(len(x), 1)))
             A = _field(model, state, depth, x / np.linalg.norm(x, axis=-1, keepdims=True))
             return np.asarray(_velocity(branch, probe, depth, A))

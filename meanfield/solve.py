@@ -26,6 +26,7 @@ from .geometry.funk_hecke import attention_degree
 from .initial import ConstantRadius, Law
 from .keys import Key, require
 from .model import Model
+from .observables import STANDARD
 from .precision import TURN_ON, PrecisionError, float64
 from .record import Record
 from .run import Run
@@ -39,6 +40,8 @@ Sums = Literal["auto", "fast", "direct"]
 FAST_SUMS_LARGEST_BETA = 7.0
 # Below this many tokens the direct sum is as quick as moments of the usual degree.
 FAST_SUMS_FEWEST_TOKENS = 256
+# The recurrence of the Bessel ratios is verified up to here.
+LARGEST_MOMENT_BETA = 1000.0
 DEFAULT_TOKENS = 4096
 LARGEST_DEGREE = 1024
 VERSIONS_RECORDED = ("jax", "jaxlib", "numpy", "scipy", "h5py")
@@ -119,6 +122,7 @@ def initial_state(model: Model, law: Law, radius: Any, settings: Settings) -> De
         )
         require(model.restores, "method", method, allowed)
         require(_is_unit(radius), "method", method, '"characteristics" or "particles" for radii other than 1')
+        _refuse_moments(model)
         grid = space.grid(settings.degree)
         return Density(grid, law.coefficients(grid))
     if method == "characteristics" and law.smooth:
@@ -129,6 +133,11 @@ def initial_state(model: Model, law: Law, radius: Any, settings: Settings) -> De
 
 def _is_unit(radius: Any) -> bool:
     return isinstance(radius, ConstantRadius) and radius.value == 1
+
+
+def _refuse_moments(model: Model) -> None:
+    allowed = f"at most {LARGEST_MOMENT_BETA:g} where attention goes through moments; direct sums take more"
+    require(model.attention.largest_beta <= LARGEST_MOMENT_BETA, "beta", model.attention.largest_beta, allowed)
 
 
 def _characteristics(model: Model, law: Law, radius: Any, settings: Settings) -> Ensemble:
@@ -181,6 +190,8 @@ def moment_grid(model: Model, space: Any, count: int, sums: Sums) -> Any:
     if not hasattr(space, "grid"):
         require(sums != "fast", "sums", sums, f'"auto" or "direct": {space!r} has no harmonics')
         return None
+    if space.rings or sums == "fast":
+        _refuse_moments(model)
     if space.rings:
         require(sums != "direct", "sums", sums, '"auto" or "fast" in zonal geometry, where tokens are rings')
         return space.grid(attention_degree(beta, space.dimension))
@@ -238,6 +249,8 @@ def solve(
     kept = kept_frames(state, len(depths))
     if case is None:
         case = case_text(model, initial, radius, chosen, depths, state)
+    for name in observables or {}:
+        require(name not in STANDARD, "observables", name, "names other than those of the standard observables")
     run = _start(model, initial, radius, depths, chosen, observables or {})
     with _interruptible() as interrupted:
         return _frames(run, chosen, case, kept, path, overwrite, resume, progress, interrupted)
@@ -265,7 +278,22 @@ def _start(model: Model, law: Law, radius: Any, depths: NDArray, settings: Setti
     own_radii = law.tokens() is not None and radius is None
     radius = radius if radius is not None or own_radii else ConstantRadius()
     start = initial_state(model, law, radius, settings)
-    return Run(model, start, depths, settings.rtol, settings.atol, custom)
+    run = Run(model, start, depths, settings.rtol, settings.atol, custom)
+    if settings.method == "characteristics" and law.smooth:
+        run.forewarning = _coarse_quadrature(model, law.space, settings.degree)
+    return run
+
+
+def _coarse_quadrature(model: Model, space: Any, degree: int) -> str:
+    """A warning where the kernel is narrower than the spacing of the nodes, which no coarser rule on them can see."""
+    beta = model.attention.largest_beta
+    needed = attention_degree(beta, space.dimension, tolerance=1e-8)
+    if needed <= 2 * degree + 1:
+        return ""
+    return (
+        f"the quadrature of degree {degree} is too coarse for the kernel at beta = {beta:g}, which reaches degree {needed}:"
+        f" the run is not accurate; use solver.degree = {-(-needed // 2)} or more"
+    )
 
 
 def _frames(
@@ -326,7 +354,7 @@ def _open(
     path: Path, run: Run, settings: Settings, case: str, record: Record, overwrite: bool, resume: bool
 ) -> tuple[store.Writer, int]:
     """The file of the run, and the index of the first frame that is still to be computed."""
-    if resume and path.exists():
+    if resume and os.path.exists(path):
         writer, stored = store.Writer.resume(path)
         try:
             refuse_other_case(stored.attributes["case"], case)

@@ -90,7 +90,7 @@ class Writer:
         """Lay a new file out beside and rename it into place. InputError where that cannot be; an old file then stays."""
         path = Path(path)
         require(path.parent.is_dir(), "path", str(path), "a file in a folder that exists")
-        if path.exists():
+        if os.path.exists(path):  # unlike Path.exists, no exception for a name that is too long
             require(overwrite, "path", str(path), "a new file; this one exists (resume or overwrite it)")
             require(path.is_file(), "path", str(path), "a file, not a folder")
             _refuse_second_writer(path)

@@ -45,6 +45,8 @@ def run(case: str, output: Path | None, changes: tuple[str, ...], resume: bool, 
     chosen = cases.read(path, parsed_changes(changes))
     file = output or Path(f"{path.stem}.h5")
     require(not (resume and overwrite), "--resume", True, "not together with --overwrite")
+    inputs = {path.resolve(), Path(getattr(chosen.law, "file", path)).resolve()}
+    require(file.resolve() not in inputs, "--output", str(file), "a file other than the case and its data")
     with bar(len(chosen.times), quiet) as tell, warnings.catch_warnings():
         warnings.simplefilter("ignore", AccuracyWarning)
         solution = chosen.solve(file, overwrite=overwrite, resume=resume, progress=tell)
