@@ -154,7 +154,7 @@ def _scheme(document: Mapping[str, Any]) -> Any:
     name = table.get("scheme", PostLN.case_name)
     near = difflib.get_close_matches(str(name), schemes, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    require(name in schemes, "normalization.scheme", name, f"one of {', '.join(schemes)}{hint}")
+    require(name in list(schemes), "normalization.scheme", name, f"one of {', '.join(schemes)}{hint}")
     return schemes[name]
 
 

@@ -126,6 +126,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("attention.kind", "hard", "attention.kind"),
     ("normalization.scheme", "batch-norm", "normalization.scheme"),
     ("normalization.scheme", 4, "normalization.scheme"),
+    ("normalization.scheme", [], "normalization.scheme"),
     ("normalization.alpha", 0.0, "normalization.alpha"),
     ("initial.kind", "vmf", "initial.kind"),
     ("initial.means", [[0.0, 0.0, 0.0], [1.0, 0.0, 0.0]], "initial.means"),
