@@ -1,13 +1,15 @@
 """Attention: the vector A[μ](θ) that a token in direction θ receives from a measure μ of directions.
 
-A(θ) = (1/Z) ∫ e^{β⟨θ,ω⟩} ω dμ(ω),   Z = ∫ e^{β⟨θ,ω⟩} dμ(ω)   (softmax; unnormalised attention drops 1/Z).
+A(θ) = (1/H) Σ_h (1/Z_h) ∫ e^{β⟨Q_hθ,K_hω⟩} V_hω dμ(ω),   Z_h = ∫ e^{β⟨Q_hθ,K_hω⟩} dμ(ω)
 
-A measure is seen through its moments, or token by token where the space has none. Both forms are shifted, so that
-neither Z nor A overflows for softmax at any β.
+(softmax; unnormalised attention drops 1/Z, and without heads Q = K = V = I). A measure is seen through its moments, or
+token by token where the space has none. Both forms are shifted, so that neither Z nor A overflows for softmax at any β.
 """
 
 from __future__ import annotations
 
+import functools
+from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
@@ -15,9 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from . import schedule
 from .geometry import funk_hecke
+from .heads import Heads, RandomHeads
 from .keys import Key, require
 from .pytree import pytree, static
+from .schedule import NUMBER_OR_SCHEDULE
 
 # Rows of the pairwise table are formed in blocks of about this many entries: no n × n array, and blocks stay in cache.
 BLOCK_ENTRIES = 1 << 20
@@ -46,45 +51,73 @@ class Tokens:
 
 
 class Field(NamedTuple):
-    """What attention gives at points: the vector A (..., point, axis) and e^{−β} Z (..., point)."""
+    """What attention gives at points, and how far it can be trusted.
+
+    vector: A (..., point, axis). partition: e^{−β} Z, for heads its mean (..., point). accuracy: by how much sums through
+    moments cancel, least Z over the largest, (...); 1 for sums token by token.
+    """
 
     vector: Array
     partition: Array
+    accuracy: Array
 
 
 @pytree
 class Attention:
-    """Softmax or unnormalised self-attention with Q = K = V = I at inverse temperature β ≥ 0 (2510.22026, eq. of SA).
+    """Softmax or unnormalised self-attention at inverse temperature β ≥ 0 (2510.22026, eq. of SA).
 
-    `Attention(beta)(t, source, points)` is the field of `source` at unit vectors `points` (..., point, axis), or at the
-    nodes of the source's grid where points is None. Raises InputError unless 0 ≤ β ≤ 1e6, and for β > 700 when
-    unnormalised.
+    `Attention(beta)(t, source, points)` is the field of `source` at unit vectors `points` (..., point, axis); where points is
+    None, at the nodes of the source's grid or at the source's own tokens.
+    beta: a number or a Schedule of depth. heads: matrices Q, K, V, or weights: random ones; Q = K = V = I without both.
+    causal: token k attends to tokens j ≤ k (2411.04990); points other than the tokens attend to all.
+    InputError unless 0 ≤ β ≤ 1e6, for β > 700 when unnormalised, and where both heads and weights are given.
     """
 
     beta: Any
     normalized: bool = static(default=True)
+    heads: Heads | None = None
+    weights: RandomHeads | None = None
+    causal: bool = static(default=False)
 
     case_name: ClassVar[str] = "attention"
     case_keys: ClassVar[dict[str, Key]] = {
         "kind": Key(Literal["softmax", "unnormalized"], "softmax divides by Z, unnormalized does not", "softmax"),
-        "beta": Key(float, "inverse temperature β ≥ 0"),
+        "beta": Key(NUMBER_OR_SCHEDULE, "inverse temperature β ≥ 0, or a schedule of it"),
+        "causal": Key(bool, "token k attends to tokens j ≤ k only; for particles", False),
+        "heads": Key(
+            list[dict[str, list[list[float]]]] | dict[str, str],
+            'heads { query, key, value }, averaged; or { file = "heads.npz" }; the identity when absent',
+            None,
+        ),
+        "weights": Key(dict[str, Any], "random heads instead: kind, heads, seed, per_layer, interval, per_trial", None),
     }
 
     def __post_init__(self) -> None:
-        if isinstance(self.beta, jax.core.Tracer):
+        require(self.heads is None or self.weights is None, "weights", self.weights, "absent where heads are given")
+        if schedule.is_traced(self.beta):
             return
-        number = isinstance(self.beta, int | float | np.number | np.ndarray | jax.Array) and np.ndim(self.beta) == 0
-        require(number and bool(np.isfinite(self.beta)), "beta", self.beta, "a finite number of at least 0")
-        require(self.beta >= 0, "beta", self.beta, "a number of at least 0")
-        require(self.beta <= LARGEST_BETA, "beta", self.beta, f"at most {LARGEST_BETA:g}")
+        known = isinstance(self.beta, schedule.Schedule) or schedule.is_number(self.beta)
+        require(known, "beta", self.beta, "a finite number of at least 0, or a Schedule")
+        low, high = float(np.min(schedule.values(self.beta))), float(np.max(schedule.values(self.beta)))
+        require(low >= 0, "beta", low, "a number of at least 0")
+        require(high <= LARGEST_BETA, "beta", high, f"at most {LARGEST_BETA:g}")
         if not self.normalized:
             allowed = f"at most {LARGEST_UNNORMALIZED_BETA:g} for unnormalized attention, whose e^β would overflow"
-            require(self.beta <= LARGEST_UNNORMALIZED_BETA, "beta", self.beta, allowed)
+            require(high <= LARGEST_UNNORMALIZED_BETA, "beta", high, allowed)
 
     @classmethod
-    def from_case(cls, kind: str, beta: float) -> Attention:
-        """The attention that the keys of a case file describe."""
-        return cls(beta, normalized=kind == "softmax")
+    def from_case(
+        cls, kind: str, beta: Any, causal: bool, heads: Any, weights: Any, folder: Path, dimension: int
+    ) -> Attention:
+        """The attention that the keys of a case file describe; `heads.file` is relative to the folder of the case."""
+        given = None
+        if isinstance(heads, dict):
+            require(set(heads) == {"file"}, "heads", heads, "a list of tables, or { file = … }")
+            given = Heads.from_file(folder / heads["file"])
+        elif heads is not None:
+            given = Heads.from_tables(heads, dimension)
+        beta = schedule.from_case("beta", beta)
+        return cls(beta, kind == "softmax", given, weights, causal)
 
     @property
     def kind(self) -> str:
@@ -92,56 +125,144 @@ class Attention:
         return "softmax" if self.normalized else "unnormalized"
 
     @property
-    def largest_beta(self) -> float:
-        """The largest β of a run, which decides how many moments attention needs."""
-        return float(self.beta)
+    def is_gradient(self) -> bool:
+        """Whether the energy is known to grow along the exact flow: Q = K = V = I, at one β, unmasked."""
+        plain = self.heads is None and self.weights is None and not self.causal
+        return plain and not isinstance(self.beta, schedule.Schedule)
+
+    def reach(self, dimension: int, final_time: float, layers: int | None = None) -> float:
+        """The largest β‖KᵀQ‖ of a run: the β of the narrowest kernel, which decides how many moments attention needs."""
+        beta = float(np.max(schedule.values(self.beta)))
+        if self.weights is not None:
+            return beta * self.weights.reach(dimension, final_time, layers)
+        return beta if self.heads is None else beta * self.heads.reach()
+
+    def drawn(self, layer: Array, dimension: int, trials: int | None = None) -> Attention:
+        """The attention in one layer, with its random matrices drawn."""
+        if self.weights is None:
+            return self
+        heads = self.weights.drawn(layer, dimension, trials)
+        return Attention(self.beta, self.normalized, heads, None, self.causal)
+
+    def at_depth(self, t: Array, dimension: int, trials: int | None = None) -> Attention:
+        """The attention in the layer that a flow is in at depth t."""
+        return self if self.weights is None else self.drawn(self.weights.layer(t), dimension, trials)
 
     def __call__(self, t: Array, source: Moments | Tokens, points: Array | None = None) -> Field:
         """The attention field of `source` at `points`."""
-        beta = jnp.asarray(self.beta, dtype=float)
+        beta = schedule.at(self.beta, t)
+        if self.weights is not None:
+            width, trials = _widths(source)
+            return self.at_depth(t, width, trials)(t, source, points)
+        if self.heads is not None:
+            return self._through_heads(self.heads, beta, source, points)
         if isinstance(source, Tokens):
             targets = source.directions if points is None else points
-            total, log_shift, vector = _direct(beta, source, targets)
-            partition = total * jnp.exp(log_shift - beta)
-            unnormalized = jnp.exp(log_shift)[..., None] * vector
+            sums = _direct(
+                beta * targets, source.directions, source.directions, source.weights, self._mask(points), False
+            )
+            return self._field(beta, sums)
+        grid = source.grid
+        multipliers = funk_hecke.multipliers(beta, grid.degree, grid.space.dimension)
+        total, vector = grid.partition(source.coefficients, multipliers, points)
+        largest = jnp.max(total, axis=-1, keepdims=True)
+        accuracy = jnp.min(total / largest, axis=-1)
+        # Where Z falls below round-off no mass is within reach, and the floor keeps A of order one there.
+        total = jnp.maximum(total, MOMENT_ROUNDOFF * largest)
+        log_scaled_a0 = funk_hecke.log_scaled_a0(beta, grid.space.dimension)
+        vector = vector / total[..., None] if self.normalized else vector * jnp.exp(log_scaled_a0 + beta)
+        return Field(vector, total * jnp.exp(log_scaled_a0), accuracy)
+
+    def _mask(self, points: Array | None) -> bool:
+        return self.causal and points is None
+
+    def _through_heads(self, heads: Heads, beta: Array, source: Moments | Tokens, points: Array | None) -> Field:
+        """The mean of the heads' fields. Moments are seen as signed weights on the nodes of their grid, which integrate
+        every harmonic of the kernel against every moment exactly, so that Q, K and V of any kind need nothing else.
+        """
+        signed = isinstance(source, Moments)
+        if isinstance(source, Tokens):
+            seen, weights = jnp.asarray(source.directions), source.weights
         else:
             grid = source.grid
-            multipliers = funk_hecke.multipliers(beta, grid.degree, grid.space.dimension)
-            total, vector = grid.partition(source.coefficients, multipliers, points)
-            # Where Z falls below round-off no mass is within reach, and the floor keeps A of order one there.
-            total = jnp.maximum(total, MOMENT_ROUNDOFF * jnp.max(total, axis=-1, keepdims=True))
-            log_scaled_a0 = funk_hecke.log_scaled_a0(beta, grid.space.dimension)
-            partition = total * jnp.exp(log_scaled_a0)
-            unnormalized = vector * jnp.exp(log_scaled_a0 + beta)
-        return Field(vector / total[..., None] if self.normalized else unnormalized, partition)
+            if grid.space.rings:
+                raise TypeError("heads turn rings into other sets of directions: zonal geometry has Q = K = V = I only")
+            seen, weights = jnp.asarray(grid.nodes), grid.synthesize(source.coefficients) * grid.weights
+        targets = seen if points is None else points
+
+        def one(head: tuple[Array, Array, Array]) -> Field:
+            query, key, value = (jnp.swapaxes(jnp.asarray(matrix), -1, -2) for matrix in head)
+            sums = _direct(beta * (targets @ query), seen @ key, seen @ value, weights, self._mask(points), signed)
+            return self._field(beta, sums)
+
+        stacked = tuple(jnp.moveaxis(jnp.asarray(matrix), -3, 0) for matrix in (heads.query, heads.key, heads.value))
+        fields = jax.lax.map(one, stacked)
+        return Field(fields.vector.mean(axis=0), fields.partition.mean(axis=0), fields.accuracy.min(axis=0))
+
+    def _field(self, beta: Array, sums: _Sums) -> Field:
+        # Signed weights may leave nothing but round-off where no mass is within reach.
+        total = jnp.maximum(sums.total, MOMENT_ROUNDOFF * sums.magnitude)
+        vector = sums.vector / total[..., None] if self.normalized else jnp.exp(sums.shift)[..., None] * sums.vector
+        accuracy = jnp.min(sums.total / sums.magnitude, axis=-1)
+        return Field(vector, total * jnp.exp(sums.shift - beta), accuracy)
 
     def energy(self, t: Array, partition: Array, weights: Array, order_parameter: Array) -> Array:
-        """e^{−β} E(μ) = (2β)⁻¹ ∬ e^{β(⟨x,y⟩−1)} dμ dμ from e^{−β}Z at weighted points (..., point); ½|∫θdμ|² at β = 0."""
-        beta = jnp.asarray(self.beta, dtype=float)
+        """e^{−β} E(μ) = (2β)⁻¹ ∬ e^{β(⟨Qx,Ky⟩−1)} dμ dμ from e^{−β}Z at weighted points (..., point), the mean over heads.
+
+        At β = 0 it is ½|∫θdμ|², the limit of E − 1/2β, and NaN with heads.
+        """
+        beta = schedule.at(self.beta, t)
         positive = beta > 0
         mean = jnp.sum(weights * partition, axis=-1)
-        return jnp.where(positive, mean / (2 * jnp.where(positive, beta, 1.0)), order_parameter**2 / 2)
+        limit = order_parameter**2 / 2 if self.heads is None and self.weights is None else jnp.nan
+        return jnp.where(positive, mean / (2 * jnp.where(positive, beta, 1.0)), limit)
 
 
-def _direct(beta: Array, source: Tokens, points: Array) -> tuple[Array, Array, Array]:
-    """Σ_j w_j e^{s_ij − max}, max, Σ_j w_j e^{s_ij − max} θ_j with s = β⟨θ_i, θ_j⟩, in blocks of rows."""
-    return jnp.vectorize(_direct_rows, signature="(),(n,d),(n),(p,d)->(p),(p),(p,d)")(
-        beta, source.directions, source.weights, points
-    )
+def _widths(source: Moments | Tokens) -> tuple[int, int | None]:
+    """The length of a token vector, and the number of trials where there is an axis of them."""
+    if isinstance(source, Tokens):
+        shape = np.shape(source.directions)
+        return shape[-1], shape[0] if len(shape) == 3 else None
+    shape = np.shape(source.coefficients)
+    return np.shape(source.grid.nodes)[-1], shape[0] if len(shape) == 2 else None
 
 
-def _direct_rows(beta: Array, directions: Array, weights: Array, points: Array) -> tuple[Array, Array, Array]:
-    count, sources = points.shape[0], directions.shape[0]
+class _Sums(NamedTuple):
+    """With s_ij = ⟨query_i, key_j⟩: Σ_j w_j e^{s_ij − shift}, Σ_j |w_j| e^{s_ij − shift}, shift, Σ_j w_j e^{s_ij − shift} v_j."""
+
+    total: Array
+    magnitude: Array
+    shift: Array
+    vector: Array
+
+
+def _direct(queries: Array, keys: Array, values: Array, weights: Array, causal: bool, signed: bool) -> _Sums:
+    """The sums of every query over every key, in blocks of rows; leading axes broadcast."""
+    rows = functools.partial(_direct_rows, causal, signed)
+    signature = "(p,k),(n,k),(n,d),(n)->(p),(p),(p),(p,d)"
+    return _Sums(*jnp.vectorize(rows, signature=signature)(queries, keys, values, weights))
+
+
+def _direct_rows(
+    causal: bool, signed: bool, queries: Array, keys: Array, values: Array, weights: Array
+) -> tuple[Array, ...]:
+    count, sources = queries.shape[0], keys.shape[0]
     # A token without weight must neither set the shift, or Z could underflow to 0, nor overflow above it: 0 · ∞.
-    log_weight = jnp.where(weights > 0, 0.0, -jnp.inf)
+    log_weight = jnp.where(weights != 0, 0.0, -jnp.inf)
 
-    def block(rows: Array) -> tuple[Array, Array, Array]:
-        scores = beta * (rows @ directions.T) + log_weight
+    def block(rows: Array, index: Array) -> tuple[Array, ...]:
+        scores = rows @ keys.T + log_weight
+        if causal:
+            scores = jnp.where(np.arange(sources) <= index[:, None], scores, -jnp.inf)
         shift = jax.lax.stop_gradient(jnp.max(scores, axis=1))
+        shift = jnp.where(jnp.isfinite(shift), shift, 0.0)  # a token that sees no weight at all
         kernel = jnp.exp(scores - shift[:, None]) * weights
-        return kernel.sum(axis=1), shift, kernel @ directions
+        total = kernel.sum(axis=1)
+        return total, jnp.abs(kernel).sum(axis=1) if signed else total, shift, kernel @ values
 
     size = max(1, min(count, BLOCK_ENTRIES // sources))
+    index = jnp.arange(count)
     if size == count:
-        return block(points)
-    return jax.lax.map(lambda row: jax.tree.map(lambda a: a[0], block(row[None])), points, batch_size=size)
+        return block(queries, index)
+    one = lambda row: jax.tree.map(lambda a: a[0], block(row[0][None], row[1][None]))  # noqa: E731
+    return jax.lax.map(one, (queries, index), batch_size=size)

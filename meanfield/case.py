@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import functools
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,21 +21,28 @@ from pydantic import TypeAdapter, ValidationError
 
 from . import store
 from .attention import Attention
+from .beginning import density_moment_grid, moment_grid
+from .density import Density
 from .geometry import SPACES
+from .heads import RandomHeads
 from .initial import LAWS, RADII, Law
 from .keys import REQUIRED, InputError, Key, require
 from .model import Model
+from .noise import Noise
 from .normalization import SCHEMES, PostLN
+from .settings import Depths, Settings, asked_depths, kept_frames
 from .solution import STATES, Solution
-from .solve import Settings, frame_times, kept_frames, moment_grid, solve
+from .solve import solve
 
 TIME_KEYS = {
     "final": Key(float, "last depth; frames are equally spaced from 0 to it", None),
-    "frames": Key(int, "number of frames, both ends included", 101),
+    "frames": Key(int, "number of frames, both ends included: 101, or one a layer, when absent", None),
     "times": Key(list[float], "depths of the frames instead, increasing", None),
+    "layers": Key(int, "number of layers of a network instead of a flow", None),
+    "step": Key(float, "step of a layer", None),
 }
 OUTPUT_KEYS = {"state": Key(str | int, 'which frames keep the state: "all", "last" or every k-th', "all")}
-SECTIONS = ("title", "geometry", "attention", "normalization", "initial", "solver", "time", "output")
+SECTIONS = ("title", "geometry", "attention", "normalization", "noise", "initial", "solver", "time", "output")
 LARGEST_FILE = 16 * 1024**2
 
 
@@ -49,8 +57,13 @@ class Case:
     law: Law
     radius: Any
     settings: Settings
-    times: NDArray
+    depths: Depths
     state: str | int
+
+    @property
+    def times(self) -> NDArray:
+        """The depths of the frames."""
+        return self.depths.times
 
     @property
     def text(self) -> str:
@@ -67,7 +80,7 @@ class Case:
             return solve(
                 self.model,
                 self.law,
-                times=self.times,
+                **self._asked(),
                 radius=self.radius,
                 state=self.state,
                 path=path,
@@ -77,6 +90,11 @@ class Case:
             )
         except InputError as problem:
             raise problem.under("solver") if problem.key in Settings.case_keys else problem from None
+
+    def _asked(self) -> dict[str, Any]:
+        layers, step = self.depths.layers, self.depths.layer_step
+        frames = {"frames": len(self.times), "layers": layers, "layer_step": step}
+        return {"times": self.times} if layers is None else frames
 
 
 def read(path: str | Path, changes: Mapping[str, Any] | None = None) -> Case:
@@ -124,7 +142,8 @@ def from_document(document: Mapping[str, Any], folder: Path) -> Case:
         require(isinstance(document.get(section, {}), dict), section, document.get(section), "a table")
     title = _checked("title", document.get("title", ""), str)
     space = _build("geometry", "kind", SPACES, document, "sphere")
-    attention = _build_one("attention", Attention, document.get("attention", {}))
+    attention = _attention(document, space, folder)
+    noise = _build_one("noise", Noise, document["noise"]) if document.get("noise") else None
     scheme = _scheme(document)
     initial = dict(document.get("initial", {}))
     radius_table = initial.pop("radius", None)
@@ -136,12 +155,20 @@ def from_document(document: Mapping[str, Any], folder: Path) -> Case:
     solver = _values("solver", Settings.case_keys, document.get("solver", {}))
     settings = _constructed("solver", Settings, solver)
     time = _values("time", TIME_KEYS, document.get("time", {}))
-    times = _constructed(
-        "time", frame_times, {"final_time": time["final"], "frames": time["frames"], "times": time["times"]}
-    )
+    asked = {"final_time": time["final"], "layer_step": time["step"]}
+    depths = _constructed("time", asked_depths, {**asked, **{key: time[key] for key in ("frames", "times", "layers")}})
     state = _values("output", OUTPUT_KEYS, document.get("output", {}))["state"]
-    _constructed("output", kept_frames, {"state": state, "count": len(times)})
-    return Case(document, folder, title, Model(attention, scheme), law, radius, settings, times, state)
+    _constructed("output", kept_frames, {"state": state, "count": len(depths.times)})
+    return Case(document, folder, title, Model(attention, scheme, noise), law, radius, settings, depths, state)
+
+
+def _attention(document: Mapping[str, Any], space: Any, folder: Path) -> Attention:
+    """The attention, with the random heads of its table `weights`."""
+    values = _values("attention", Attention.case_keys, document.get("attention", {}))
+    if values["weights"] is not None:
+        values["weights"] = _build_one("attention.weights", RandomHeads, values["weights"])
+    make = functools.partial(Attention.from_case, folder=folder, dimension=space.dimension)
+    return _constructed("attention", make, values)
 
 
 def _scheme(document: Mapping[str, Any]) -> Any:
@@ -168,7 +195,8 @@ def open_run(path: str | Path) -> Solution:
     model, template = None, None
     if text:
         case = from_document(parsed(text, str(path)), Path(path).resolve().parent)
-        model, template = case.model, _template(case, stored)
+        step = case.depths.layer_step
+        model, template = case.model if step is None else case.model.of_layers(step), _template(case, stored)
     observables = {name.split("/")[1]: a for name, a in stored.arrays.items() if name.startswith("observables/")}
     fixed = {name: a for name, a in stored.fixed.items() if name.split("/")[0] in {cls.name for cls in STATES}}
     arrays = {name: a for name, a in stored.arrays.items() if not name.startswith("observables/")}
@@ -185,6 +213,7 @@ def open_run(path: str | Path) -> Solution:
         template=template,
         dims=stored.dims,
         long_names=stored.long_names,
+        layer_step=case.depths.layer_step if text else None,
         path=Path(path),
     )
 
@@ -198,15 +227,21 @@ def _template(case: Case, stored: store.StoredRun) -> Any:
     if len(stored.kept_times) == 0:
         return None
     frame = {name: values[-1] for name, values in stored.arrays.items() if name.startswith(f"{state.name}/")}
-    space, sums = case.law.space, case.settings.sums
-    return state.from_arrays(space, frame, stored.fixed, lambda count: moment_grid(case.model, space, count, sums))
+    space, sums, depths = case.law.space, case.settings.sums, case.depths
+
+    def grid(count: int) -> Any:
+        if state is Density:
+            return density_moment_grid(case.model, space, depths)
+        return moment_grid(case.model, space, count, sums, depths)
+
+    return state.from_arrays(space, frame, stored.fixed, grid)
 
 
 def _absolute(document: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     changed = copy.deepcopy(dict(document))
-    initial = changed.get("initial", {})
-    if "file" in initial:
-        initial["file"] = str((folder / initial["file"]).resolve())
+    for table in (changed.get("initial", {}), changed.get("attention", {}).get("heads", {})):
+        if isinstance(table, dict) and "file" in table:
+            table["file"] = str((folder / table["file"]).resolve())
     return changed
 
 

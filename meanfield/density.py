@@ -18,10 +18,13 @@ class Density:
     """ρ = Σ c_k Y_k with respect to the uniform probability measure: coefficients (mode,) on `grid`; c_0 is the mass.
 
     It knows directions only: schemes that restore the norm move it, schemes whose radius moves do not.
+    moment_grid: the grid on whose nodes attention heads see the density, of the degree that their kernel feels; its own
+    grid when None, and wherever Q = K = V = I.
     """
 
     grid: Any
     coefficients: Any
+    moment_grid: Any = None
 
     name: ClassVar[str] = "density"
     needed: ClassVar[tuple[str, ...]] = ("density/coefficients", "density/degree")
@@ -34,7 +37,7 @@ class Density:
 
     def moved(self, coefficients: Any) -> Density:
         """The same density with other coefficients."""
-        return Density(self.grid, coefficients)
+        return Density(self.grid, coefficients, self.moment_grid)
 
     def framed(self, frame: Mapping[str, Any]) -> Density:
         """The same density with the named arrays of a frame."""
@@ -45,7 +48,8 @@ class Density:
         cls, space: Any, frame: Mapping[str, Any], fixed: Mapping[str, Any], moment_grid: Callable[[int], Any]
     ) -> Density:
         """The density that the named arrays of a file describe."""
-        return cls(space.grid(int(fixed["density/degree"].max())), frame["density/coefficients"])
+        grid = space.grid(int(fixed["density/degree"].max()))
+        return cls(grid, frame["density/coefficients"], moment_grid(len(grid.weights)))
 
     def settled(self, previous: Density) -> Density:
         """Nothing is to be restored after a step."""
@@ -53,12 +57,14 @@ class Density:
 
     def source(self) -> Moments:
         """What attention sees."""
-        return Moments(self.grid, self.coefficients)
+        if self.moment_grid is None:
+            return Moments(self.grid, self.coefficients)
+        return Moments(self.moment_grid, self.grid.resized(self.coefficients, self.moment_grid.degree))
 
     @property
-    def points(self) -> None:
-        """The field is needed at the grid's own nodes."""
-        return None
+    def points(self) -> Any:
+        """The field is needed at the grid's own nodes: None where attention looks from there."""
+        return None if self.moment_grid is None else self.grid.nodes
 
     @property
     def directions(self) -> Any:
@@ -77,6 +83,10 @@ class Density:
         theta = self.directions
         velocity = push - jnp.sum(theta * push, axis=-1, keepdims=True) * theta
         return -self.grid.divergence(self.grid.synthesize(self.coefficients)[..., None] * velocity)
+
+    def diffusion(self, kappa: Any) -> Array:
+        """Eigenvalues −Λ_l/κ of κ⁻¹Δ on the coefficients: (mode,)."""
+        return jnp.asarray(self.grid.laplacian) / kappa
 
     def error_norm(self, error: Array, rtol: Array, atol: Array) -> Array:
         """‖error‖ / (atol + rtol ‖ρ‖) in L²(σ), the same at every degree by Parseval's identity."""

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import tomli_w
-from numpy.typing import NDArray
 
 from .keys import InputError, described, shown
+from .settings import Depths
 
 
-def case_text(model: Any, law: Any, radius: Any, settings: Any, times: NDArray, state: str | int) -> str:
+def case_text(model: Any, law: Any, radius: Any, settings: Any, depths: Depths, state: str | int) -> str:
     """The TOML text of a run made from Python; empty where a part of it cannot be written as TOML."""
     try:
         initial = {"kind": law.case_name, **described(law)}
@@ -26,10 +26,11 @@ def case_text(model: Any, law: Any, radius: Any, settings: Any, times: NDArray, 
         document = {
             "geometry": {"kind": law.space.case_name, "dimension": law.space.dimension},
             "attention": described(model.attention),
+            "noise": {} if model.noise is None else described(model.noise),
             "normalization": {"scheme": model.normalization.case_name, **described(model.normalization)},
             "initial": initial,
             "solver": {key: value for key, value in changed.items() if value is not None},
-            "time": described_times(times),
+            "time": described_depths(depths),
             "output": {} if state == "all" else {"state": state},
         }
         return tomli_w.dumps({section: table for section, table in document.items() if table})
@@ -37,8 +38,12 @@ def case_text(model: Any, law: Any, radius: Any, settings: Any, times: NDArray, 
         return ""
 
 
-def described_times(times: NDArray) -> dict[str, Any]:
-    """The [time] section: final and frames where they give the same bits, else the list."""
+def described_depths(depths: Depths) -> dict[str, Any]:
+    """The [time] section: layers and step, final and frames where they give the same bits, or else the list."""
+    times = depths.times
+    if depths.layers is not None:
+        assert depths.layer_step is not None
+        return {"layers": depths.layers, "step": depths.layer_step, "frames": len(times)}
     if len(times) >= 2 and np.array_equal(times, np.linspace(0.0, times[-1], len(times))):
         return {"final": float(times[-1]), "frames": len(times)}
     return {"times": times.tolist()}

@@ -70,9 +70,9 @@ class Ensemble:
         return self.x / self.radius[..., None]
 
     @property
-    def points(self) -> Array:
-        """Where the field is needed: the directions of the tokens."""
-        return self.directions
+    def points(self) -> Array | None:
+        """Where the field is needed: at the tokens, which is what None says of a measure seen token by token."""
+        return None if self.grid is None else self.directions
 
     def source(self) -> Moments | Tokens:
         """What attention sees."""
@@ -86,6 +86,14 @@ class Ensemble:
             return push
         theta = self.directions
         return self.radius[..., None] * (push - jnp.sum(theta * push, axis=-1, keepdims=True) * theta)
+
+    def layer(self, push: Array, step: Array, restores: bool) -> Array:
+        """The tokens after one layer of the network: x + ηp, or r N(θ + ηp) where the norm is restored (2510.22026)."""
+        if not restores:
+            return self.x + step * push
+        moved = self.directions + step * push
+        length = jnp.sqrt(jnp.sum(moved**2, axis=-1, keepdims=True))
+        return self.radius[..., None] * moved / length
 
     def error_norm(self, error: Array, rtol: Array, atol: Array) -> Array:
         """Root mean square over the measure of ‖error‖/(atol + rtol r), the worst of the trials."""

@@ -59,8 +59,11 @@ def described(thing: Any) -> dict[str, Any]:
     for name, key in thing.case_keys.items():
         value = getattr(thing, name)
         value = value.tolist() if hasattr(value, "tolist") else value
-        if hasattr(value, "case_keys"):
-            value = {"kind": value.case_name, **described(value)}
+        if hasattr(value, "as_case"):
+            value = value.as_case()
+        elif hasattr(value, "case_keys"):
+            kind = {"kind": value.case_name} if hasattr(value, "case_name") else {}
+            value = {**kind, **described(value)}
         if value is None or (key.default is not REQUIRED and value == key.default):
             continue
         if not isinstance(value, bool | int | float | str | list | dict):

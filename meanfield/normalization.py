@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Protocol
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
+from . import schedule
 from .keys import Key, require
 from .pytree import pytree
+from .schedule import NUMBER_OR_SCHEDULE, Schedule
 
 
 class Scheme(Protocol):
@@ -87,7 +87,7 @@ class MixLN:
     divides_by_attention: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _require_positive("switch_time", self.switch_time, zero=True)
+        require_positive("switch_time", self.switch_time, zero=True)
 
     def push(self, theta: Array, A: Array, t: Array) -> Array:
         raise NotImplementedError("Mix-LN has one push on each side of its switch: use branches()")
@@ -113,20 +113,32 @@ class PeriLN(_Plain):
 
 @pytree
 class NGPT(_Plain):
-    """nGPT: θ ← N(θ + ηα(N(A) − θ)); dθ/dt = αP_θA/‖A‖, dr/dt = 0 (2510.22026). InputError unless α > 0."""
+    """nGPT: θ ← N(θ + ηα(N(A) − θ)); dθ/dt = αP_θA/‖A‖, dr/dt = 0 (2510.22026).
+
+    alpha: a number, or a Schedule of depth. InputError unless α > 0.
+    """
 
     alpha: Any = 1.0
 
     case_name: ClassVar[str] = "ngpt"
-    case_keys: ClassVar[dict[str, Key]] = {"alpha": Key(float, "step α > 0 towards the attention", 1.0)}
+    case_keys: ClassVar[dict[str, Key]] = {"alpha": Key(NUMBER_OR_SCHEDULE, "step α > 0 towards the attention", 1.0)}
     restores: ClassVar[bool] = True
     divides_by_attention: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _require_positive("alpha", self.alpha)
+        if isinstance(self.alpha, Schedule):
+            for value in () if schedule.is_traced(self.alpha) else self.alpha.values:
+                require_positive("alpha.values", value)
+        else:
+            require_positive("alpha", self.alpha)
+
+    @classmethod
+    def from_case(cls, alpha: Any) -> NGPT:
+        """The scheme that the keys of a case file describe."""
+        return cls(schedule.from_case("alpha", alpha))
 
     def push(self, theta: Array, A: Array, t: Array) -> Array:
-        return self.alpha * (unit(A) - theta)
+        return schedule.at(self.alpha, t) * (unit(A) - theta)
 
 
 @pytree
@@ -143,9 +155,9 @@ class SqrtScaling(_Plain):
 SCHEMES = (PostLN, PreLN, MixLN, PeriLN, NGPT, SqrtScaling)
 
 
-def _require_positive(key: str, value: Any, *, zero: bool = False) -> None:
-    if isinstance(value, jax.core.Tracer):
+def require_positive(key: str, value: Any, *, zero: bool = False) -> None:
+    """Raise InputError unless `value`, where it is known, is a finite number above 0, or at least 0."""
+    if schedule.is_traced(value):
         return
     allowed = "a finite number of at least 0" if zero else "a finite number greater than 0"
-    require(np.ndim(value) == 0 and bool(np.isfinite(value)), key, value, allowed)
-    require(value >= 0 if zero else value > 0, key, value, allowed)
+    require(schedule.is_number(value) and bool(value >= 0 if zero else value > 0), key, value, allowed)

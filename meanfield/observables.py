@@ -71,11 +71,10 @@ def watch(attention: Attention, state: Any, t: Array, field: Field) -> Watch:
     order = order_parameter(state)
     energy = attention.energy(t, field.partition, state.weights, order)
     size = norm(field.vector)
-    smallest = jnp.min(field.partition, axis=-1) / jnp.max(field.partition, axis=-1)
     return Watch(
         resolution=jnp.max(state.resolution()),
         min_attention=jnp.min(size),
         attention_ratio=jnp.min(jnp.min(size, axis=-1) / jnp.maximum(jnp.max(size, axis=-1), 1e-300)),
         energy=energy,
-        accuracy=jnp.min(smallest),
+        accuracy=jnp.min(field.accuracy),
     )

@@ -122,6 +122,7 @@ class Record:
             template=self.run.template,
             dims=self.dims,
             long_names=self.long_names,
+            layer_step=self.run.depths.layer_step,
             path=path,
         )
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from . import integrate, observables
+from . import integrate, layers, observables
 from .attention import Attention
 from .density import Density
 from .ensemble import Ensemble
@@ -18,6 +18,7 @@ from .integrate import Limits, Progress
 from .keys import require
 from .model import Model
 from .precision import float64, float64_leaves
+from .settings import Depths
 
 # A density whose spectrum carries more than this in its top tenth of degrees is no longer resolved.
 RESOLUTION_LIMIT = 1e-4
@@ -56,23 +57,32 @@ class Run:
     """A run in progress: the template of the state, where it stands, and how to take it one frame further."""
 
     def __init__(
-        self, model: Model, state: Any, times: NDArray, rtol: float, atol: float, custom: Mapping[str, Callable]
+        self, model: Model, state: Any, depths: Depths, rtol: float, atol: float, custom: Mapping[str, Callable]
     ) -> None:
         fast = isinstance(state, Ensemble) and state.grid is not None
         limit = RESOLUTION_LIMIT if isinstance(state, Density) else np.inf
         limits = Limits(rtol, atol, limit, ACCURACY_LIMIT if fast else -np.inf)
-        self.times, self.custom = times, dict(custom)
+        self.depths, self.times, self.custom = depths, depths.times, dict(custom)
         self.forewarning = ""  # what is known from the start to limit the accuracy
         self.model, self.template, self.limits = float64_leaves((model, state, limits))
-        self.progress: Progress = _to_numpy(float64(integrate.start)(self.template, times[0]))
+        self.progress: Progress = _to_numpy(float64(integrate.start)(self.template, self.times[0]))
 
     def to_frame(self, index: int) -> None:
         """Advance to the depth of frame `index`, or to where a judgement stops the run."""
+        if self.depths.layer_step is not None:
+            return self._through_layers(self.depths.layer(index), np.asarray(self.depths.layer_step))
         target = self.times[index]
         for end, branch in self.model.segments():
             depth = np.asarray(min(float(target), float(end)))
             if self.progress.t < depth and self.progress.status == integrate.COMPLETE:
                 self.progress = _to_numpy(_compiled(_advance)(branch, self.template, self.progress, depth, self.limits))
+
+    def _through_layers(self, last: int, step: NDArray) -> None:
+        for end, branch in layers.branches(self.model, float(step)):
+            until = np.asarray(last if end is None else min(end, last))
+            if self.progress.accepted < until and self.progress.status == integrate.COMPLETE:
+                arguments = branch, self.template, self.progress, until, step, self.limits
+                self.progress = _to_numpy(_compiled(layers.advance)(*arguments))
 
     @property
     def state(self) -> Any:
@@ -133,7 +143,12 @@ class Run:
                 f" not smooth there (a void) and spectral accuracy is lost{known}"
             )
         scale = float(np.max(np.abs(now.energy), initial=0.0))
-        if float(now.energy_drop) > 10 * (float(self.limits.rtol) * scale + float(self.limits.atol)) + 1e-13:
+        flow = self.depths.layer_step is None
+        if (
+            flow
+            and self.model.dissipates
+            and float(now.energy_drop) > 10 * (float(self.limits.rtol) * scale + float(self.limits.atol)) + 1e-13
+        ):
             words.append(
                 f"the energy decreased by {float(now.energy_drop):.1e} in a step, which the exact flow never does"
             )

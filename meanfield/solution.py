@@ -45,6 +45,7 @@ class Solution:
     dims: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
     long_names: Mapping[str, str] = field(default_factory=dict, repr=False)
     events: tuple[dict[str, Any], ...] = ()
+    layer_step: float | None = None
     path: Path | None = None
 
     def state(self, t: float | None = None) -> Density | Ensemble:
@@ -60,6 +61,8 @@ class Solution:
         state = self._frame(index)
         if abs(self.kept_times[index] - t) <= 1e-13 * max(1.0, t):
             return state
+        allowed = f"the depth of a kept frame, {self.kept_times.tolist()}, of a run through layers"
+        require(self.layer_step is None, "t", t, allowed)
         assert self.model is not None
         return evolve(self.model, state, self.kept_times[index], t)
 

@@ -12,193 +12,31 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any
 
 import jax
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import integrate, store
-from .density import Density
+from .beginning import coarse_quadrature, initial_state
 from .document import case_text, refuse_other_case
-from .ensemble import Ensemble
-from .geometry.funk_hecke import attention_degree
 from .initial import ConstantRadius, Law
-from .keys import Key, require
+from .keys import require
 from .model import Model
 from .observables import STANDARD
 from .precision import TURN_ON, PrecisionError, float64
 from .record import Record
 from .run import Run
+from .settings import Depths, Settings, asked_depths, kept_frames
 from .solution import Solution
 from .version import __version__
 
-Method = Literal["density", "characteristics", "particles"]
-Sums = Literal["auto", "fast", "direct"]
-
-# Moments lose e^{2β} of relative accuracy where Z is least; up to here that leaves 1e-9.
-FAST_SUMS_LARGEST_BETA = 7.0
-# Below this many tokens the direct sum is as quick as moments of the usual degree.
-FAST_SUMS_FEWEST_TOKENS = 256
-# The recurrence of the Bessel ratios is verified up to here.
-LARGEST_MOMENT_BETA = 1000.0
-DEFAULT_TOKENS = 4096
-LARGEST_DEGREE = 1024
 VERSIONS_RECORDED = ("jax", "jaxlib", "numpy", "scipy", "h5py")
 
 
 class AccuracyWarning(UserWarning):
     """A run that finished, but less accurately than its tolerance says."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a run is computed: the [solver] section of a case. InputError for a value out of range."""
-
-    method: Method = "density"
-    degree: int = 64
-    tokens: int | None = None
-    trials: int = 1
-    sums: Sums = "auto"
-    seed: int = 0
-    rtol: float = 1e-8
-    atol: float = 1e-10
-
-    case_keys: ClassVar[dict[str, Key]] = {
-        "method": Key(str, "density, characteristics (tokens on a quadrature) or particles (random tokens)", "density"),
-        "degree": Key(int, "degree of the density, or of the quadrature of characteristics", 64),
-        "tokens": Key(int, "particles: number of random tokens; all of a token file, else 4096, when absent", None),
-        "trials": Key(int, "particles: independent draws of the random tokens", 1),
-        "sums": Key(str, "auto, fast (through moments) or direct (token by token)", "auto"),
-        "seed": Key(int, "seed of the random draws", 0),
-        "rtol": Key(float, "relative tolerance of a step", 1e-8),
-        "atol": Key(float, "absolute tolerance of a step", 1e-10),
-    }
-
-    def __post_init__(self) -> None:
-        for key, kind in (("method", Method), ("sums", Sums)):
-            allowed = get_args(kind)
-            require(getattr(self, key) in allowed, key, getattr(self, key), "one of " + ", ".join(allowed))
-        for key, low, high in (("degree", 1, LARGEST_DEGREE), ("trials", 1, 10**6), ("seed", 0, 2**63 - 1)):
-            value = getattr(self, key)
-            require(_is_integer(value) and low <= value <= high, key, value, f"an integer from {low} to {high}")
-        if self.tokens is not None:
-            fine = _is_integer(self.tokens) and 1 <= self.tokens <= 10**8
-            require(fine, "tokens", self.tokens, "an integer from 1 to 100000000")
-        require(0 < self.rtol <= 0.1 and self.rtol >= 1e-14, "rtol", self.rtol, "a number from 1e-14 to 0.1")
-        require(0 < self.atol <= 0.1, "atol", self.atol, "a number above 0 and at most 0.1")
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def frame_times(final_time: float | None, frames: int, times: ArrayLike | None) -> NDArray:
-    """The asked depths: equally spaced from 0 to final_time, or the given increasing ones from 0 on."""
-    if times is not None:
-        require(final_time is None, "final", final_time, "absent where times are given")
-        depths = np.asarray(times, dtype=float)
-        fine = depths.ndim == 1 and depths.size >= 1 and bool(np.all(np.isfinite(depths)))
-        require(fine and bool(np.all(np.diff(depths) > 0)), "times", times, "a list of increasing finite numbers")
-        require(depths[0] >= 0, "times", times, "depths of at least 0")
-        return depths if depths[0] == 0 else np.concatenate([[0.0], depths])
-    require(final_time is not None, "final", final_time, "the last depth, where no times are given")
-    assert final_time is not None
-    fine = bool(np.isfinite(final_time)) and 0 < final_time <= 1e9
-    require(fine, "final", final_time, "a number above 0 and at most 1e9")
-    require(_is_integer(frames) and 2 <= frames <= 10**6, "frames", frames, "an integer from 2 to 1000000")
-    return np.linspace(0.0, final_time, frames)
-
-
-def initial_state(model: Model, law: Law, radius: Any, settings: Settings) -> Density | Ensemble:
-    """The state at t = 0 that `settings.method` asks for. InputError where the law, the scheme and the method do not fit."""
-    space, method = law.space, settings.method
-    if method == "density":
-        require(law.smooth, "method", method, "characteristics or particles for a law that is a set of tokens")
-        require(hasattr(space, "grid"), "method", method, f'"particles": {space!r} has no harmonics')
-        name = model.normalization.case_name
-        allowed = (
-            f'"characteristics" or "particles" for {name}: its radii move, and one common radius is no smooth density'
-        )
-        require(model.restores, "method", method, allowed)
-        require(_is_unit(radius), "method", method, '"characteristics" or "particles" for radii other than 1')
-        _refuse_moments(model)
-        grid = space.grid(settings.degree)
-        return Density(grid, law.coefficients(grid))
-    if method == "characteristics" and law.smooth:
-        require(hasattr(space, "quadrature"), "method", method, f'"particles": {space!r} has no quadrature')
-        return _characteristics(model, law, radius, settings)
-    return _particles(model, law, radius, settings)
-
-
-def _is_unit(radius: Any) -> bool:
-    return isinstance(radius, ConstantRadius) and radius.value == 1
-
-
-def _refuse_moments(model: Model) -> None:
-    allowed = f"at most {LARGEST_MOMENT_BETA:g} where attention goes through moments; direct sums take more"
-    require(model.attention.largest_beta <= LARGEST_MOMENT_BETA, "beta", model.attention.largest_beta, allowed)
-
-
-def _characteristics(model: Model, law: Law, radius: Any, settings: Settings) -> Ensemble:
-    nodes, weights = law.space.quadrature(settings.degree)
-    density = law.density(nodes)
-    mass = float(weights @ density)
-    allowed = (
-        f"larger: the quadrature sees mass {mass:.6g} instead of 1, so the initial density is not resolved"
-        " (or a smaller concentration)"
-    )
-    require(abs(mass - 1) < 1e-6, "degree", settings.degree, allowed)
-    radii, radius_weights = radius.quadrature()
-    x = (radii[:, None, None] * nodes).reshape(-1, nodes.shape[1])
-    coarser = law.space.coarser(settings.degree) * density
-    each = weights * density / mass
-    return Ensemble(
-        x,
-        np.outer(radius_weights, each).reshape(-1),
-        moment_grid(model, law.space, len(x), settings.sums),
-        np.outer(radius_weights, coarser / coarser.sum()).reshape(-1),
-    )
-
-
-def _particles(model: Model, law: Law, radius: Any, settings: Settings) -> Ensemble:
-    definite = law.tokens()
-    if definite is not None and settings.tokens in (None, len(definite)):
-        require(settings.trials == 1, "trials", settings.trials, "1: the law is a set of definite tokens")
-        lengths = np.linalg.norm(definite, axis=1, keepdims=True)
-        require(bool(np.all(lengths > 0)), "tokens", settings.tokens, "tokens other than the zero vector")
-        x = definite if radius is None else definite / lengths
-        if radius is not None:
-            x = x * radius.sample(len(x), np.random.default_rng(settings.seed))[:, None]
-    else:
-        count = DEFAULT_TOKENS if settings.tokens is None else settings.tokens
-        trials = []
-        for trial in range(settings.trials):
-            rng = np.random.default_rng([settings.seed, trial])
-            directions = law.sample(count, rng)
-            radii = np.ones(count) if radius is None else radius.sample(count, rng)
-            trials.append(directions * radii[:, None])
-        x = np.stack(trials) if settings.trials > 1 else trials[0]
-    count = x.shape[-2]
-    grid = moment_grid(model, law.space, count, settings.sums)
-    return Ensemble(x, np.full(count, 1 / count), grid, None, sampled=True)
-
-
-def moment_grid(model: Model, space: Any, count: int, sums: Sums) -> Any:
-    """The grid of the moments through which tokens see each other, or None for the direct sum."""
-    beta = model.attention.largest_beta
-    if not hasattr(space, "grid"):
-        require(sums != "fast", "sums", sums, f'"auto" or "direct": {space!r} has no harmonics')
-        return None
-    if space.rings or sums == "fast":
-        _refuse_moments(model)
-    if space.rings:
-        require(sums != "direct", "sums", sums, '"auto" or "fast" in zonal geometry, where tokens are rings')
-        return space.grid(attention_degree(beta, space.dimension))
-    worth = count >= FAST_SUMS_FEWEST_TOKENS and beta <= FAST_SUMS_LARGEST_BETA
-    if sums == "direct" or (sums == "auto" and not worth):
-        return None
-    return space.grid(attention_degree(beta, space.dimension))
 
 
 @dataclass(frozen=True)
@@ -218,9 +56,11 @@ def solve(
     model: Model,
     initial: Law,
     final_time: float | None = None,
-    frames: int = 101,
+    frames: int | None = None,
     *,
     times: ArrayLike | None = None,
+    layers: int | None = None,
+    layer_step: float | None = None,
     radius: Any = None,
     state: str | int = "all",
     path: str | Path | None = None,
@@ -233,7 +73,8 @@ def solve(
 ) -> Solution:
     """Solve the continuum limit (or simulate particles) from `initial` under `model`, to frames at exact depths.
 
-    final_time, frames: equally spaced frames from t = 0; or `times`, increasing depths.
+    final_time, frames: equally spaced frames from t = 0, 101 when not told; or `times`, increasing depths; or `layers`
+    and `layer_step`: the layers of a network instead of the flow, each a frame unless `frames` says how many.
     settings: method ("density", "characteristics", "particles"), degree, tokens, trials, sums, seed, rtol, atol: see `Settings`.
     radius: law of the starting radii; the constant 1 when absent, and for tokens of a file in their own dimension their own.
     state: which frames keep the whole state: "all", "last", or every k-th; observables are kept for every frame.
@@ -245,8 +86,8 @@ def solve(
     """
     _refuse_tracing(model)
     chosen = Settings(**settings)
-    depths = frame_times(final_time, frames, times)
-    kept = kept_frames(state, len(depths))
+    depths = asked_depths(final_time, frames, times, layers, layer_step)
+    kept = kept_frames(state, len(depths.times))
     if case is None:
         case = case_text(model, initial, radius, chosen, depths, state)
     for name in observables or {}:
@@ -262,38 +103,17 @@ def _refuse_tracing(model: Model) -> None:
         raise PrecisionError(f"solve runs frame by frame and cannot be traced: trace `evolve`{hint}")
 
 
-def kept_frames(state: str | int, count: int) -> list[int]:
-    """Indices of the frames that keep the whole state: "all", "last", or every k-th from the first, and always the last."""
-    if state == "all":
-        return list(range(count))
-    if state == "last":
-        return [count - 1]
-    allowed = '"all", "last" or an integer k of at least 1 (every k-th frame)'
-    require(_is_integer(state) and int(state) >= 1, "state", state, allowed)
-    return sorted({*range(0, count, int(state)), count - 1})
-
-
 @float64
-def _start(model: Model, law: Law, radius: Any, depths: NDArray, settings: Settings, custom: Mapping) -> Run:
+def _start(model: Model, law: Law, radius: Any, depths: Depths, settings: Settings, custom: Mapping) -> Run:
     own_radii = law.tokens() is not None and radius is None
     radius = radius if radius is not None or own_radii else ConstantRadius()
-    start = initial_state(model, law, radius, settings)
+    if depths.layer_step is not None:
+        model = model.of_layers(depths.layer_step)
+    start = initial_state(model, law, radius, settings, depths)
     run = Run(model, start, depths, settings.rtol, settings.atol, custom)
     if settings.method == "characteristics" and law.smooth:
-        run.forewarning = _coarse_quadrature(model, law.space, settings.degree)
+        run.forewarning = coarse_quadrature(model, law.space, settings.degree, depths)
     return run
-
-
-def _coarse_quadrature(model: Model, space: Any, degree: int) -> str:
-    """A warning where the kernel is narrower than the spacing of the nodes, which no coarser rule on them can see."""
-    beta = model.attention.largest_beta
-    needed = attention_degree(beta, space.dimension, tolerance=1e-8)
-    if needed <= 2 * degree + 1:
-        return ""
-    return (
-        f"the quadrature of degree {degree} is too coarse for the kernel at beta = {beta:g}, which reaches degree {needed}:"
-        f" the run is not accurate; use solver.degree = {-(-needed // 2)} or more"
-    )
 
 
 def _frames(

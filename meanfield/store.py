@@ -230,6 +230,20 @@ def read_tokens(path: str | Path, dataset: str | None = None, *, layer: int = 0)
     return vectors
 
 
+def read_arrays(path: str | Path, names: Sequence[str]) -> dict[str, NDArray]:
+    """The arrays of these names in an .npz file. InputError where the file or one of them is missing or cannot be read."""
+    path = Path(path)
+    require(path.is_file() and path.suffix == ".npz", "file", str(path), "an .npz file that exists")
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in names if name in arrays}
+    except Exception as problem:
+        raise InputError("file", str(path), f"a readable .npz file of numbers ({problem})") from None
+    for name in names:
+        require(name in found, "file", str(path), f"a file with arrays {', '.join(names)}; {name} is missing")
+    return found
+
+
 def _from_hdf5(path: Path, dataset: str | None, layer: int) -> NDArray:
     with h5py.File(path, "r", locking=False) as file:
         names: list[str] = []

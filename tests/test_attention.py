@@ -154,7 +154,7 @@ def test_in_blocks_of_rows_the_sum_is_the_same(monkeypatch):
     whole = Attention(2.0)(0.0, source)
     monkeypatch.setattr(attention_module, "BLOCK_ENTRIES", 60)
     for part, all_at_once in zip(Attention(2.0)(0.0, source), whole, strict=True):
-        np.testing.assert_allclose(part, all_at_once, rtol=1e-14)
+        np.testing.assert_allclose(part, all_at_once, rtol=1e-14, atol=1e-15)
 
 
 def test_trials_do_not_see_each_other():

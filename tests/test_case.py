@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 import meanfield as mf
 from meanfield.case import SECTIONS, TIME_KEYS, Case, from_document, parsed, read, set_keys
-from meanfield.document import case_text, described_times, refuse_other_case
+from meanfield.document import case_text, described_depths, refuse_other_case
 from meanfield.initial import LAWS, ConstantRadius, Law
 from meanfield.keys import InputError
 from meanfield.normalization import SCHEMES
 from meanfield.shipped import find_case, shipped_cases
-from meanfield.solve import Settings
+from meanfield.settings import Depths, Settings
 
 HERE = Path(__file__).parent
 
@@ -324,7 +324,7 @@ class TestText:
         law = mf.vmf_mixture(mf.Sphere(), [[1.0, 0.0, 0.0], [0.0, 2.0, 0.0]], [2.0, 3.0])
         model = mf.Model(mf.Attention(2.0), mf.NGPT(0.5))
         wanted = Settings(degree=12, rtol=1e-6)
-        text = case_text(model, law, ConstantRadius(), wanted, np.linspace(0.0, 1.0, 3), 2)
+        text = case_text(model, law, ConstantRadius(), wanted, Depths(np.linspace(0.0, 1.0, 3)), 2)
         chosen = from_document(tomllib.loads(text), HERE)
         assert chosen.settings == wanted
         assert chosen.state == 2
@@ -344,7 +344,9 @@ class TestText:
     )
     @pytest.mark.parametrize("scheme", [cls() for cls in SCHEMES], ids=lambda scheme: scheme.case_name)
     def test_every_law_and_scheme_can_be_written(self, law, kind, scheme):
-        text = case_text(mf.Model(mf.Attention(1.0), scheme), law, None, Settings(), np.array([0.0, 0.3, 1.0]), "all")
+        text = case_text(
+            mf.Model(mf.Attention(1.0), scheme), law, None, Settings(), Depths(np.array([0.0, 0.3, 1.0])), "all"
+        )
         chosen = from_document(tomllib.loads(text), HERE)
         assert chosen.law.case_name == kind
         assert chosen.law.space.dimension == law.space.dimension
@@ -356,7 +358,7 @@ class TestText:
             pass
 
         model = mf.Model(mf.Attention(1.0), mf.PostLN())
-        assert case_text(model, Own(mf.Sphere()), None, Settings(), np.array([0.0, 1.0]), "all") == ""
+        assert case_text(model, Own(mf.Sphere()), None, Settings(), Depths(np.array([0.0, 1.0])), "all") == ""
         with pytest.raises(InputError, match="cannot be resumed"):
             refuse_other_case("", "x = 1")
 
@@ -364,10 +366,10 @@ class TestText:
         rng = np.random.default_rng(0)
         for _ in range(50):
             final, count = rng.uniform(0.1, 50), int(rng.integers(2, 40))
-            section = described_times(np.linspace(0.0, final, count))
+            section = described_depths(Depths(np.linspace(0.0, final, count)))
             assert section == {"final": final, "frames": count}
         uneven = np.cumsum(rng.random(7))
-        assert described_times(uneven) == {"times": uneven.tolist()}
+        assert described_depths(Depths(uneven)) == {"times": uneven.tolist()}
 
     def test_another_title_is_no_other_case(self):
         refuse_other_case('title = "a"\n[time]\nfinal = 1.0', 'title = "b"\n[time]\nfinal = 1.0')

@@ -15,7 +15,7 @@ import xarray
 from small_runs import ENVIRONMENT, NORTH, POINTS, SPHERE, assert_same_bits, model, two_bumps
 
 import meanfield as mf
-from meanfield.solve import Settings, frame_times, kept_frames
+from meanfield.settings import Settings, asked_depths, kept_frames
 
 
 @pytest.fixture(scope="session")
@@ -35,11 +35,11 @@ def characteristics(tmp_path_factory: pytest.TempPathFactory) -> mf.Solution:
 class TestFrames:
     @pytest.mark.parametrize(("final", "frames"), [(1.0, 2), (10.0, 101), (0.7, 8), (3, 4)])
     def test_equal_spacing_is_linspace(self, final, frames):
-        np.testing.assert_array_equal(frame_times(final, frames, None), np.linspace(0.0, final, frames))
+        np.testing.assert_array_equal(asked_depths(final, frames, None).times, np.linspace(0.0, final, frames))
 
     def test_given_depths_are_kept_and_zero_is_prepended(self):
-        np.testing.assert_array_equal(frame_times(None, 101, [0.1, 0.25, 7.0]), [0.0, 0.1, 0.25, 7.0])
-        np.testing.assert_array_equal(frame_times(None, 101, [0.0, 1 / 3]), [0.0, 1 / 3])
+        np.testing.assert_array_equal(asked_depths(None, None, [0.1, 0.25, 7.0]).times, [0.0, 0.1, 0.25, 7.0])
+        np.testing.assert_array_equal(asked_depths(None, None, [0.0, 1 / 3]).times, [0.0, 1 / 3])
 
     @pytest.mark.parametrize(
         ("final", "frames", "times", "key"),
@@ -63,7 +63,7 @@ class TestFrames:
     )
     def test_wrong_depths_are_refused_by_name(self, final, frames, times, key):
         with pytest.raises(mf.InputError) as caught:
-            frame_times(final, frames, times)
+            asked_depths(final, frames, times)
         assert caught.value.key == key
 
     def test_kept_frames(self):

@@ -1,0 +1,163 @@
+"""The state at depth 0: a law of directions and radii as a density, as tokens on a quadrature, or as random tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .density import Density
+from .ensemble import Ensemble
+from .geometry.funk_hecke import attention_degree
+from .initial import ConstantRadius, Law
+from .keys import require
+from .model import Model
+from .settings import Depths, Settings, Sums
+
+# Moments lose e^{2β} of relative accuracy where Z is least; up to here that leaves 1e-9.
+FAST_SUMS_LARGEST_BETA = 7.0
+# Below this many tokens the direct sum is as quick as moments of the usual degree.
+FAST_SUMS_FEWEST_TOKENS = 256
+# The recurrence of the Bessel ratios is verified up to here.
+LARGEST_MOMENT_BETA = 1000.0
+DEFAULT_TOKENS = 4096
+
+
+def initial_state(model: Model, law: Law, radius: Any, settings: Settings, depths: Depths) -> Density | Ensemble:
+    """The state at t = 0 that `settings.method` asks for. InputError where law, model and method do not fit together."""
+    space, method = law.space, settings.method
+    _refuse_unfit(model, space, method, depths)
+    if method == "density":
+        return _density(model, law, radius, settings, depths)
+    if method == "characteristics" and law.smooth:
+        require(hasattr(space, "quadrature"), "method", method, f'"particles": {space!r} has no quadrature')
+        return _characteristics(model, law, radius, settings, depths)
+    return _particles(model, law, radius, settings, depths)
+
+
+def _refuse_unfit(model: Model, space: Any, method: str, depths: Depths) -> None:
+    """Raise InputError where the model cannot act on this space, or not by this method."""
+    attention = model.attention
+    if attention.heads is not None or attention.weights is not None:
+        key = "weights" if attention.heads is None else "heads"
+        require(not space.rings, key, "given", "absent in zonal geometry, where only Q = K = V = I keeps the symmetry")
+    if attention.heads is not None:
+        shape = list(np.shape(attention.heads.query))
+        require(attention.heads.dimension == space.dimension, "heads", shape, f"matrices for d = {space.dimension}")
+    if attention.causal:
+        require(method == "particles", "method", method, '"particles" where attention is causal: tokens have an order')
+    if model.noise is not None:
+        require(depths.layers is None, "layers", depths.layers, "absent where there is noise: it acts on a flow")
+        require(method == "density", "method", method, '"density" where there is noise')
+    if depths.layers is not None:
+        require(method != "density", "method", method, '"characteristics" or "particles": layers move tokens')
+
+
+def _density(model: Model, law: Law, radius: Any, settings: Settings, depths: Depths) -> Density:
+    space, method = law.space, settings.method
+    require(law.smooth, "method", method, "characteristics or particles for a law that is a set of tokens")
+    require(hasattr(space, "grid"), "method", method, f'"particles": {space!r} has no harmonics')
+    name = model.normalization.case_name
+    allowed = f'"characteristics" or "particles" for {name}: its radii move, and one common radius is no smooth density'
+    require(model.restores, "method", method, allowed)
+    require(_is_unit(radius), "method", method, '"characteristics" or "particles" for radii other than 1')
+    grid = space.grid(settings.degree)
+    return Density(grid, law.coefficients(grid), density_moment_grid(model, space, depths))
+
+
+def density_moment_grid(model: Model, space: Any, depths: Depths) -> Any:
+    """The grid on whose nodes heads see a density; None for Q = K = V = I, which its own grid serves."""
+    reach = _moment_reach(model, space, depths)
+    plain = model.attention.heads is None and model.attention.weights is None
+    return None if plain else space.grid(attention_degree(reach, space.dimension))
+
+
+def _is_unit(radius: Any) -> bool:
+    return isinstance(radius, ConstantRadius) and radius.value == 1
+
+
+def _moment_reach(model: Model, space: Any, depths: Depths) -> float:
+    """The β of the narrowest kernel of a run. InputError where sums through moments cannot serve it."""
+    reach = model.attention.reach(space.dimension, depths.final, depths.layers)
+    allowed = f"at most {LARGEST_MOMENT_BETA:g} where attention goes through moments; direct sums take more"
+    require(reach <= LARGEST_MOMENT_BETA, "beta", reach, allowed)
+    return reach
+
+
+def _characteristics(model: Model, law: Law, radius: Any, settings: Settings, depths: Depths) -> Ensemble:
+    nodes, weights = law.space.quadrature(settings.degree)
+    density = law.density(nodes)
+    mass = float(weights @ density)
+    allowed = (
+        f"larger: the quadrature sees mass {mass:.6g} instead of 1, so the initial density is not resolved"
+        " (or a smaller concentration)"
+    )
+    require(abs(mass - 1) < 1e-6, "degree", settings.degree, allowed)
+    radii, radius_weights = radius.quadrature()
+    x = (radii[:, None, None] * nodes).reshape(-1, nodes.shape[1])
+    coarser = law.space.coarser(settings.degree) * density
+    each = weights * density / mass
+    return Ensemble(
+        x,
+        np.outer(radius_weights, each).reshape(-1),
+        moment_grid(model, law.space, len(x), settings.sums, depths),
+        np.outer(radius_weights, coarser / coarser.sum()).reshape(-1),
+    )
+
+
+def _particles(model: Model, law: Law, radius: Any, settings: Settings, depths: Depths) -> Ensemble:
+    definite = law.tokens()
+    if definite is not None and settings.tokens in (None, len(definite)):
+        require(settings.trials == 1, "trials", settings.trials, "1: the law is a set of definite tokens")
+        lengths = np.linalg.norm(definite, axis=1, keepdims=True)
+        require(bool(np.all(lengths > 0)), "tokens", settings.tokens, "tokens other than the zero vector")
+        x = definite if radius is None else definite / lengths
+        if radius is not None:
+            x = x * radius.sample(len(x), np.random.default_rng(settings.seed))[:, None]
+    else:
+        count = DEFAULT_TOKENS if settings.tokens is None else settings.tokens
+        trials = []
+        for trial in range(settings.trials):
+            rng = np.random.default_rng([settings.seed, trial])
+            directions = law.sample(count, rng)
+            radii = np.ones(count) if radius is None else radius.sample(count, rng)
+            trials.append(directions * radii[:, None])
+        x = np.stack(trials) if settings.trials > 1 else trials[0]
+    count = x.shape[-2]
+    grid = moment_grid(model, law.space, count, settings.sums, depths)
+    return Ensemble(x, np.full(count, 1 / count), grid, None, sampled=True)
+
+
+def moment_grid(model: Model, space: Any, count: int, sums: Sums, depths: Depths) -> Any:
+    """The grid of the moments through which tokens see each other, or None for the direct sum."""
+    if not hasattr(space, "grid"):
+        require(sums != "fast", "sums", sums, f'"auto" or "direct": {space!r} has no harmonics')
+        return None
+    if model.attention.causal:
+        require(sums != "fast", "sums", sums, '"auto" or "direct" where attention is causal')
+        return None
+    if space.rings:
+        require(sums != "direct", "sums", sums, '"auto" or "fast" in zonal geometry, where tokens are rings')
+    if sums == "direct":
+        return None
+    if space.rings or sums == "fast":
+        return space.grid(attention_degree(_moment_reach(model, space, depths), space.dimension))
+    reach = model.attention.reach(space.dimension, depths.final, depths.layers)
+    if count < FAST_SUMS_FEWEST_TOKENS or reach > FAST_SUMS_LARGEST_BETA:
+        return None
+    grid = space.grid(attention_degree(reach, space.dimension))
+    plain = model.attention.heads is None and model.attention.weights is None
+    # heads see moments as weights on the nodes, whose kernel is summed directly
+    return grid if plain or count >= 2 * len(grid.weights) else None
+
+
+def coarse_quadrature(model: Model, space: Any, degree: int, depths: Depths) -> str:
+    """A warning where the kernel is narrower than the spacing of the nodes, which no coarser rule on them can see."""
+    reach = model.attention.reach(space.dimension, depths.final, depths.layers)
+    needed = attention_degree(reach, space.dimension, tolerance=1e-8)
+    if needed <= 2 * degree + 1:
+        return ""
+    return (
+        f"the quadrature of degree {degree} is too coarse for the kernel at beta = {reach:g}, which reaches degree {needed}:"
+        f" the run is not accurate; use solver.degree = {-(-needed // 2)} or more"
+    )
