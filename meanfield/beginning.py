@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .density import Density
 from .ensemble import Ensemble
+from .events import Fold
 from .geometry.funk_hecke import attention_degree
 from .initial import ConstantRadius, Law
 from .keys import require
@@ -27,9 +29,9 @@ def initial_state(model: Model, law: Law, radius: Any, settings: Settings, depth
     """The state at t = 0 that `settings.method` asks for. InputError where law, model and method do not fit together."""
     space, method = law.space, settings.method
     _refuse_unfit(model, space, method, depths)
-    if method == "density":
+    if method == "density" or (method == "auto" and law.smooth and model.restores and _is_unit(radius)):
         return _density(model, law, radius, settings, depths)
-    if method == "characteristics" and law.smooth:
+    if method in ("characteristics", "auto") and law.smooth:
         require(hasattr(space, "quadrature"), "method", method, f'"particles": {space!r} has no quadrature')
         return _characteristics(model, law, radius, settings, depths)
     return _particles(model, law, radius, settings, depths)
@@ -48,7 +50,7 @@ def _refuse_unfit(model: Model, space: Any, method: str, depths: Depths) -> None
         require(method == "particles", "method", method, '"particles" where attention is causal: tokens have an order')
     if model.noise is not None:
         require(depths.layers is None, "layers", depths.layers, "absent where there is noise: it acts on a flow")
-        require(method == "density", "method", method, '"density" where there is noise')
+        require(method in ("density", "auto"), "method", method, '"density" where there is noise')
     if depths.layers is not None:
         require(method != "density", "method", method, '"characteristics" or "particles": layers move tokens')
 
@@ -63,6 +65,48 @@ def _density(model: Model, law: Law, radius: Any, settings: Settings, depths: De
     require(_is_unit(radius), "method", method, '"characteristics" or "particles" for radii other than 1')
     grid = space.grid(settings.degree)
     return Density(grid, law.coefficients(grid), density_moment_grid(model, space, depths))
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """What a density becomes when it is no longer resolved: one of doubled degree, tokens, or nothing."""
+
+    model: Model
+    space: Any
+    settings: Settings
+    depths: Depths
+
+    def following(self, state: Density) -> Density | Ensemble | None:
+        """The same density at twice the degree, or at max_degree; beyond, with method "auto", tokens on its quadrature."""
+        degree = state.grid.degree
+        largest = min(self.settings.max_degree or degree, self.space.largest_degree)
+        if degree < largest:
+            grid = self.space.grid(min(2 * degree, largest))
+            return Density(grid, np.asarray(state.grid.resized(state.coefficients, grid.degree)), state.moment_grid)
+        noisy = self.model.noise is not None
+        return None if self.settings.method != "auto" or noisy else self.tokens(state)
+
+    def tokens(self, density: Density) -> Ensemble:
+        """A density as tokens of radius 1 on a quadrature that integrates it against every moment of degree ≤ 2·degree.
+
+        Weights carry the sign of the density, which may be below 0 where it is next to nothing.
+        """
+        degree = 2 * density.grid.degree
+        nodes, weights = self.space.quadrature(degree)
+        values = np.asarray(density.grid.evaluate(density.coefficients, nodes))
+        coarser = self.space.coarser(degree) * values
+        grid = moment_grid(self.model, self.space, len(nodes), self.settings.sums, self.depths)
+        each = weights * values
+        return Ensemble(nodes, each / each.sum(), grid, coarser / coarser.sum())
+
+
+def fold_mark(model: Model, law: Law, state: Any, settings: Settings) -> Fold | None:
+    """The mark of a fold, for tokens with free radii that begin on a quadrature."""
+    laid = isinstance(state, Ensemble) and state.coarser is not None and hasattr(law.space, "cells")
+    free = any(not branch.restores for _, branch in model.segments())
+    if not (laid and free and law.smooth):
+        return None
+    return Fold(law.space.cells(settings.degree), law.space.quadrature(settings.degree)[0])
 
 
 def density_moment_grid(model: Model, space: Any, depths: Depths) -> Any:

@@ -23,6 +23,7 @@ from . import store
 from .attention import Attention
 from .beginning import density_moment_grid, moment_grid
 from .density import Density
+from .events import EVENT_KEYS, passing
 from .geometry import SPACES
 from .heads import RandomHeads
 from .initial import LAWS, RADII, Law
@@ -30,6 +31,7 @@ from .keys import REQUIRED, InputError, Key, require
 from .model import Model
 from .noise import Noise
 from .normalization import SCHEMES, PostLN
+from .record import events_of
 from .settings import Depths, Settings, asked_depths, kept_frames
 from .solution import STATES, Solution
 from .solve import solve
@@ -42,7 +44,7 @@ TIME_KEYS = {
     "step": Key(float, "step of a layer", None),
 }
 OUTPUT_KEYS = {"state": Key(str | int, 'which frames keep the state: "all", "last" or every k-th', "all")}
-SECTIONS = ("title", "geometry", "attention", "normalization", "noise", "initial", "solver", "time", "output")
+SECTIONS = ("title", "geometry", "attention", "normalization", "noise", "initial", "solver", "time", "output", "events")
 LARGEST_FILE = 16 * 1024**2
 
 
@@ -59,6 +61,7 @@ class Case:
     settings: Settings
     depths: Depths
     state: str | int
+    events: Mapping[str, tuple[str, float]]
 
     @property
     def times(self) -> NDArray:
@@ -85,6 +88,7 @@ class Case:
                 state=self.state,
                 path=path,
                 case=self.text,
+                events=self.events,
                 **vars(self.settings),
                 **options,
             )
@@ -159,7 +163,8 @@ def from_document(document: Mapping[str, Any], folder: Path) -> Case:
     depths = _constructed("time", asked_depths, {**asked, **{key: time[key] for key in ("frames", "times", "layers")}})
     state = _values("output", OUTPUT_KEYS, document.get("output", {}))["state"]
     _constructed("output", kept_frames, {"state": state, "count": len(depths.times)})
-    return Case(document, folder, title, Model(attention, scheme, noise), law, radius, settings, depths, state)
+    events = _events(document.get("events", {}))
+    return Case(document, folder, title, Model(attention, scheme, noise), law, radius, settings, depths, state, events)
 
 
 def _attention(document: Mapping[str, Any], space: Any, folder: Path) -> Attention:
@@ -169,6 +174,20 @@ def _attention(document: Mapping[str, Any], space: Any, folder: Path) -> Attenti
         values["weights"] = _build_one("attention.weights", RandomHeads, values["weights"])
     make = functools.partial(Attention.from_case, folder=folder, dimension=space.dimension)
     return _constructed("attention", make, values)
+
+
+def _events(tables: Mapping[str, Any]) -> dict[str, tuple[str, float]]:
+    """The user's events: name → (observable, level)."""
+    events = {}
+    for name, table in tables.items():
+        section = f"events.{name}"
+        require(isinstance(table, dict), section, table, "a table { observable, passes }")
+        values = _values(section, EVENT_KEYS, table)
+        _constructed(
+            section, functools.partial(passing, name), {"observable": values["observable"], "level": values["passes"]}
+        )
+        events[name] = (values["observable"], values["passes"])
+    return events
 
 
 def _scheme(document: Mapping[str, Any]) -> Any:
@@ -192,11 +211,11 @@ def open_run(path: str | Path) -> Solution:
     """
     stored = store.read(path)
     text = stored.attributes.get("case", "")
-    model, template = None, None
+    model, templates = None, ()
     if text:
         case = from_document(parsed(text, str(path)), Path(path).resolve().parent)
         step = case.depths.layer_step
-        model, template = case.model if step is None else case.model.of_layers(step), _template(case, stored)
+        model, templates = case.model if step is None else case.model.of_layers(step), _templates(case, stored)
     observables = {name.split("/")[1]: a for name, a in stored.arrays.items() if name.startswith("observables/")}
     fixed = {name: a for name, a in stored.fixed.items() if name.split("/")[0] in {cls.name for cls in STATES}}
     arrays = {name: a for name, a in stored.arrays.items() if not name.startswith("observables/")}
@@ -210,7 +229,8 @@ def open_run(path: str | Path) -> Solution:
         message=stored.attributes["message"],
         attributes=stored.attributes,
         model=model,
-        template=template,
+        templates=templates,
+        events=tuple(events_of(stored.events)),
         dims=stored.dims,
         long_names=stored.long_names,
         layer_step=case.depths.layer_step if text else None,
@@ -218,23 +238,24 @@ def open_run(path: str | Path) -> Solution:
     )
 
 
-def _template(case: Case, stored: store.StoredRun) -> Any:
-    """The state that the arrays of a file fit into; None where it holds none yet."""
+def _templates(case: Case, stored: store.StoredRun) -> tuple[Any, ...]:
+    """The states that the arrays of a file fit into; none where it holds no frame yet."""
     held = {*stored.arrays, *stored.fixed}
-    state = next((cls for cls in STATES if any(name.startswith(f"{cls.name}/") for name in held)), STATES[-1])
-    for name in state.needed:
-        require(name in held, name, None, "an array of the file, which lacks it")
+    states = [cls for cls in STATES if any(name.startswith(f"{cls.name}/") for name in held)] or [STATES[-1]]
+    for state in states:
+        for name in state.needed:
+            require(name in held, name, None, "an array of the file, which lacks it")
     if len(stored.kept_times) == 0:
-        return None
-    frame = {name: values[-1] for name, values in stored.arrays.items() if name.startswith(f"{state.name}/")}
+        return ()
+    frame = {name: values[-1] for name, values in stored.arrays.items()}
     space, sums, depths = case.law.space, case.settings.sums, case.depths
 
-    def grid(count: int) -> Any:
+    def grid(state: Any, count: int) -> Any:
         if state is Density:
             return density_moment_grid(case.model, space, depths)
         return moment_grid(case.model, space, count, sums, depths)
 
-    return state.from_arrays(space, frame, stored.fixed, grid)
+    return tuple(cls.from_arrays(space, frame, stored.fixed, functools.partial(grid, cls)) for cls in states)
 
 
 def _absolute(document: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,15 @@ from .keys import InputError, described, shown
 from .settings import Depths
 
 
-def case_text(model: Any, law: Any, radius: Any, settings: Any, depths: Depths, state: str | int) -> str:
+def case_text(
+    model: Any,
+    law: Any,
+    radius: Any,
+    settings: Any,
+    depths: Depths,
+    state: str | int,
+    events: Mapping[str, tuple[str, float]] | None = None,
+) -> str:
     """The TOML text of a run made from Python; empty where a part of it cannot be written as TOML."""
     try:
         initial = {"kind": law.case_name, **described(law)}
@@ -31,6 +40,7 @@ def case_text(model: Any, law: Any, radius: Any, settings: Any, depths: Depths, 
             "initial": initial,
             "solver": {key: value for key, value in changed.items() if value is not None},
             "time": described_depths(depths),
+            "events": {name: {"observable": seen, "passes": level} for name, (seen, level) in (events or {}).items()},
             "output": {} if state == "all" else {"state": state},
         }
         return tomli_w.dumps({section: table for section, table in document.items() if table})

@@ -99,7 +99,8 @@ class Ensemble:
         """Root mean square over the measure of ‖error‖/(atol + rtol r), the worst of the trials."""
         scale = atol + rtol * self.radius
         square = jnp.sum(error**2, axis=-1) / scale**2
-        return jnp.sqrt(jnp.max(jnp.sum(self.weights * square, axis=-1)))
+        # quadrature weights of a density carry its sign, which may be negative where it is next to nothing
+        return jnp.sqrt(jnp.max(jnp.sum(jnp.abs(jnp.asarray(self.weights)) * square, axis=-1)))
 
     def resolution(self) -> Array:
         """Not a notion of an ensemble; NaN for each trial."""

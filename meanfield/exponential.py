@@ -66,7 +66,7 @@ def tableau(z: Array) -> tuple[Array, Array]:
     return jnp.stack([jnp.stack(row) for row in rows]), jnp.exp(jnp.asarray(C)[:, None] * z)
 
 
-def step(model: Model, state: Any, t: Array, h: Array, rtol: Array, atol: Array) -> Step:
+def step(model: Model, state: Any, t: Array, h: Array, rtol: Array, atol: Array, marks: tuple[Any, ...] = ()) -> Step:
     """One step of size h from depth t. The state has harmonics, on which the noise of the model acts diagonally.
 
     The error is estimated by what the rate at the new state, in place of the fourth stage's, would change: of third order.
@@ -80,11 +80,11 @@ def step(model: Model, state: Any, t: Array, h: Array, rtol: Array, atol: Array)
         moving = decay[i] * start + h * jnp.einsum("jk,jk->k", A[i], rates)
         inner, depth = state.moved(moving), t + jnp.asarray(C)[i] * h
         field = model.field(inner, depth)
-        now = watch(model.attention, inner, depth, field)
+        now = watch(model.attention, inner, depth, field, marks)
         rate = inner.transport(model.push(inner, depth, field), model.restores)
         return rates.at[i].set(rate), moving, jax.tree.map(lambda new, old: jnp.where(i == 0, new, old), now, seen)
 
-    nothing = (jnp.zeros((STAGES, *start.shape)), start, unseen(model, state, t))
+    nothing = (jnp.zeros((STAGES, *start.shape)), start, unseen(model, state, t, marks))
     rates, new, seen = jax.lax.fori_loop(0, STAGES, stage, nothing)
     error = state.error_norm(h * A[5, 3] * (rates[3] - rates[5]), rtol, atol)
     return Step(new, error, seen)

@@ -54,25 +54,32 @@ class Progress(NamedTuple):
     attention_ratio: Any  # the least ratio of the smallest to the largest ‖A‖
     energy: Any  # of the last accepted state that was judged, for each trial
     energy_drop: Any  # the largest decrease of the energy from one accepted step to the next
+    marks: Any  # of events at the last accepted state that was judged: (event,)
+    marked_at: Any  # its depth
+    brackets: Any  # depths of the accepted states between which a mark first changed its sign: (event, 2)
 
 
-def start(state: Any, t0: Any, step: Any = FIRST_STEP) -> Progress:
-    """A run that has not moved yet."""
+def start(state: Any, t0: Any, step: Any = FIRST_STEP, events: int = 0) -> Progress:
+    """A run that has not moved yet, and in which so many events may happen."""
     zero = jnp.asarray(0)
     depth, step = jnp.asarray(t0, dtype=float), jnp.asarray(step, dtype=float)
     moving, none, infinite = jnp.asarray(state.moving), jnp.asarray(0.0), jnp.asarray(jnp.inf)
     energy = jnp.full(jnp.shape(state.mass()), -jnp.inf)
-    return Progress(moving, depth, step, zero, zero, zero, none, infinite, infinite, energy, none)
+    marks, brackets = jnp.full(events, jnp.nan), jnp.full((events, 2), jnp.inf)
+    counts = zero, zero, zero
+    return Progress(moving, depth, step, *counts, none, infinite, infinite, energy, none, marks, depth, brackets)
 
 
-def advance(model: Model, state: Any, progress: Progress, t1: Any, limits: Limits) -> Progress:
+def advance(
+    model: Model, state: Any, progress: Progress, t1: Any, limits: Limits, marks: tuple[Any, ...] = ()
+) -> Progress:
     """Carry a run on to depth t1 exactly, or to where a judgement stops it (`status`). Traceable.
 
     `state` lends everything that does not move; its own moving array is not looked at.
     """
     t1 = jnp.asarray(t1, dtype=float)
     for end, branch in model.segments():
-        progress = advance_segment(branch, state, progress, jnp.minimum(t1, end), limits)
+        progress = advance_segment(branch, state, progress, jnp.minimum(t1, end), limits, marks)
     return progress
 
 
@@ -81,10 +88,10 @@ class _Loop(NamedTuple):
     in_a_row: Array
 
 
-def _take_step(model: Model, state: Any, t: Array, h: Array, limits: Limits) -> Step:
+def _take_step(model: Model, state: Any, t: Array, h: Array, limits: Limits, marks: tuple[Any, ...] = ()) -> Step:
     """One step by the method that suits the model, within one layer of it."""
     method = runge_kutta if model.noise is None else exponential
-    return method.step(model.at_depth(state, t), state, t, h, limits.rtol, limits.atol)
+    return method.step(model.at_depth(state, t), state, t, h, limits.rtol, limits.atol, marks)
 
 
 def _step_size(model: Model, now: Progress, end: Array) -> tuple[Array, Array, Array]:
@@ -100,26 +107,31 @@ def _step_size(model: Model, now: Progress, end: Array) -> tuple[Array, Array, A
     )
 
 
-def advance_segment(model: Model, template: Any, progress: Progress, end: Array, limits: Limits) -> Progress:
+def advance_segment(
+    model: Model, template: Any, progress: Progress, end: Array, limits: Limits, marks: tuple[Any, ...] = ()
+) -> Progress:
     """Integrate one branch of the scheme from progress.t to `end`; nothing to do where end ≤ t.
 
     Every accepted state is judged where the next step starts from it; the one at `end` by whoever asked for it.
     """
     loop = _Loop(progress, jnp.asarray(0))
     unfinished = lambda loop: _unfinished(loop, end)  # noqa: E731
-    return jax.lax.while_loop(unfinished, lambda loop: _attempt(model, template, loop, end, limits), loop).progress
+    attempt = lambda loop: _attempt(model, template, loop, end, limits, marks)  # noqa: E731
+    return jax.lax.while_loop(unfinished, attempt, loop).progress
 
 
 def _unfinished(loop: _Loop, end: Array) -> Array:
     return (loop.progress.t < end) & (loop.progress.status == COMPLETE)
 
 
-def _attempt(model: Model, template: Any, loop: _Loop, end: Array, limits: Limits) -> _Loop:
+def _attempt(
+    model: Model, template: Any, loop: _Loop, end: Array, limits: Limits, marks: tuple[Any, ...] = ()
+) -> _Loop:
     """One step tried: taken where it is accurate, and the size of the next."""
     now = loop.progress
     state = template.moved(now.moving)
     h, stop, last = _step_size(model, now, end)
-    new, error, seen = _take_step(model, state, now.t, h, limits)
+    new, error, seen = _take_step(model, state, now.t, h, limits, marks)
     judged = judge(now, seen, limits)
     finite = jnp.isfinite(error) & jnp.all(jnp.isfinite(new))
     accept = finite & (error <= 1) & (judged.status == COMPLETE)
@@ -149,7 +161,13 @@ def judge(progress: Progress, seen: Watch, limits: Limits) -> Progress:
     status = progress.status
     status = jnp.where((status == COMPLETE) & (seen.resolution > limits.resolution), UNRESOLVED, status)
     status = jnp.where((status == COMPLETE) & (seen.accuracy < limits.accuracy), INACCURATE, status)
+    crossed = (progress.marks * seen.marks < 0) | ((seen.marks == 0) & (jnp.abs(progress.marks) > 0))
+    new = crossed & jnp.isinf(progress.brackets[:, 0])
+    between = jnp.broadcast_to(jnp.stack([progress.marked_at, progress.t]), progress.brackets.shape)
     return progress._replace(
+        marks=seen.marks,
+        marked_at=progress.t,
+        brackets=jnp.where(new[:, None], between, progress.brackets),
         status=status,
         max_resolution=jnp.fmax(progress.max_resolution, seen.resolution),
         min_attention=jnp.fmin(progress.min_attention, seen.min_attention),

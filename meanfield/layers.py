@@ -30,7 +30,15 @@ def layer(model: Model, state: Any, index: Array, step: Array) -> Any:
     return state.moved(state.layer(push, step, model.restores))
 
 
-def advance(model: Model, template: Any, progress: Progress, last: Array, step: Array, limits: Limits) -> Progress:
+def advance(
+    model: Model,
+    template: Any,
+    progress: Progress,
+    last: Array,
+    step: Array,
+    limits: Limits,
+    marks: tuple[Any, ...] = (),
+) -> Progress:
     """Apply layers of one branch of the scheme until `last` of them are done, or a judgement stops the run.
 
     `progress.accepted` counts layers. Every layer's input is judged; the output of the last by whoever asked for it.
@@ -43,7 +51,7 @@ def advance(model: Model, template: Any, progress: Progress, last: Array, step: 
         state, t = template.moved(now.moving), step * now.accepted
         here = model.at_depth(state, t)
         field = here.field(state, t)
-        judged = judge(now, watch(here.attention, state, t, field), limits)
+        judged = judge(now, watch(here.attention, state, t, field, marks), limits)
         new = state.layer(here.push(state, t, field), step, here.restores)
         finite = jnp.all(jnp.isfinite(new))
         accept = (judged.status == COMPLETE) & finite

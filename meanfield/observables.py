@@ -33,6 +33,7 @@ class Watch(NamedTuple):
     attention_ratio: Array  # least ‖A‖ over largest
     energy: Array
     accuracy: Array
+    marks: Array  # whose changes of sign are events: (event,)
 
 
 def norm(vector: Array) -> Array:
@@ -66,7 +67,7 @@ def observe(attention: Attention, state: Any, t: Array) -> dict[str, Array]:
     }
 
 
-def watch(attention: Attention, state: Any, t: Array, field: Field) -> Watch:
+def watch(attention: Attention, state: Any, t: Array, field: Field, marks: tuple[Any, ...] = ()) -> Watch:
     """What an accepted step is judged by, from the field already at hand."""
     order = order_parameter(state)
     energy = attention.energy(t, field.partition, state.weights, order)
@@ -77,4 +78,5 @@ def watch(attention: Attention, state: Any, t: Array, field: Field) -> Watch:
         attention_ratio=jnp.min(jnp.min(size, axis=-1) / jnp.maximum(jnp.max(size, axis=-1), 1e-300)),
         energy=energy,
         accuracy=jnp.min(field.accuracy),
+        marks=jnp.asarray([mark.mark(state, field) for mark in marks], dtype=float),
     )

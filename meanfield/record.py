@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import store
+from .events import Event
 from .keys import require
 from .observables import STANDARD
 from .run import Run
@@ -17,14 +18,19 @@ from .solution import Solution
 
 
 class Record:
-    """The frames of a run in memory, and what the store must know of their arrays."""
+    """The frames of a run in memory, and what the store must know of them.
+
+    Arrays may grow and others appear while a run goes on (a doubled degree, a hand-over): earlier frames then have zeros
+    or NaN there.
+    """
 
     def __init__(self, run: Run, kept: list[int], values: Mapping[str, NDArray], arrays: Mapping[str, NDArray]) -> None:
         self.run, self.kept = run, kept
         self.dims: dict[str, tuple[str, ...]] = {}
         self.long_names: dict[str, str] = {}
-        for name, (dims, _, meaning) in {**run.template.arrays(), **run.template.fixed_arrays()}.items():
-            self.dims[name], self.long_names[name] = dims, meaning
+        self.shapes = {f"observables/{name}": np.shape(value) for name, value in values.items()}
+        self.fixed: dict[str, NDArray] = {}
+        self.templates: dict[str, Any] = {}
         trial = ("trial",) * (np.ndim(run.template.moving) - 2) if run.template.holds_radii else ()
         for name, value in values.items():
             own = (
@@ -32,30 +38,46 @@ class Record:
             )
             self.dims[f"observables/{name}"] = (*trial, *own)[: value.ndim] if value.ndim else ()
             self.long_names[f"observables/{name}"] = STANDARD.get(name, f"{name}, given by the user")
-        self.shapes = {f"observables/{name}": np.shape(value) for name, value in values.items()}
-        self.shapes |= {name: np.shape(value) for name, value in arrays.items()}
-        self.fixed = {name: np.asarray(value) for name, (_, value, _) in run.template.fixed_arrays().items()}
-        self.observables: dict[str, list[NDArray]] = {name: [] for name in values}
-        self.arrays: dict[str, list[NDArray]] = {name: [] for name in arrays}
         self.depths: list[float] = []
-        self.kept_depths: list[float] = []
+        self.observables: list[dict[str, NDArray]] = []
+        self.states: dict[int, dict[str, NDArray]] = {}
+        self.adopt(run.template)
+
+    def adopt(self, template: Any) -> None:
+        """Make room for the arrays of another state."""
+        self.templates[template.name] = template
+        for name, (dims, value, meaning) in template.arrays().items():
+            self.dims[name], self.long_names[name], self.shapes[name] = dims, meaning, np.shape(value)
+        for name, (dims, value, meaning) in template.fixed_arrays().items():
+            self.dims[name], self.long_names[name], self.fixed[name] = dims, meaning, np.asarray(value)
 
     def add(self, index: int, values: Mapping[str, NDArray], arrays: Mapping[str, NDArray]) -> None:
         """Keep frame `index`."""
         self.depths.append(float(self.run.times[index]))
-        for name, value in values.items():
-            self.observables[name].append(np.asarray(value, dtype=float))
+        self.observables.append({name: np.asarray(value, dtype=float) for name, value in values.items()})
         if index in self.kept:
-            self.kept_depths.append(float(self.run.times[index]))
-            for name, value in arrays.items():
-                self.arrays[name].append(np.asarray(value, dtype=float))
+            self.states[index] = {name: np.asarray(value, dtype=float) for name, value in arrays.items()}
 
     def frame(self, index: int) -> dict[str, NDArray]:
-        """The values of the frame added last, by their names in the file."""
-        values = {f"observables/{name}": series[-1] for name, series in self.observables.items()}
-        if index in self.kept:
-            values |= {name: series[-1] for name, series in self.arrays.items()}
+        """The values of a frame by their names in the file, in the shapes that the file has now."""
+        values = {f"observables/{name}": value for name, value in self.observables[index].items()}
+        if index in self.states:
+            values |= {name: self._array(index, name) for name in self._arrays()}
         return values
+
+    def history(self) -> list[dict[str, NDArray]]:
+        """Every frame so far."""
+        return [self.frame(index) for index in range(len(self.depths))]
+
+    def _arrays(self) -> list[str]:
+        return [name for name in self.shapes if not name.startswith("observables/")]
+
+    def _array(self, index: int, name: str) -> NDArray:
+        """An array of a frame: with zeros for degrees that it did not have, NaN where another kind of state held it."""
+        shape, value = self.shapes[name], self.states[index].get(name)
+        if value is None:
+            return np.full(shape, np.nan)
+        return np.pad(value, [(0, size - had) for size, had in zip(shape, value.shape, strict=True)])
 
     def variables(self) -> list[store.Variable]:
         """What the file must make room for."""
@@ -99,32 +121,65 @@ class Record:
     def take(self, stored: store.StoredRun) -> None:
         """Begin with the frames of a stored run."""
         self.depths = list(stored.times)
-        self.kept_depths = list(stored.kept_times)
-        for name in self.observables:
-            self.observables[name] = list(stored.arrays[f"observables/{name}"])
-        for name in self.arrays:
-            self.arrays[name] = list(stored.arrays[name])
+        names = [name.removeprefix("observables/") for name in self.shapes if name.startswith("observables/")]
+        self.observables = [
+            {name: stored.arrays[f"observables/{name}"][index] for name in names} for index in range(len(self.depths))
+        ]
+        kept = [index for index in self.kept if index < len(self.depths)]
+        self.states = {
+            index: {name: stored.arrays[name][position] for name in self._arrays()}
+            for position, index in enumerate(kept)
+        }
 
     def solution(self, status: str, message: str, attributes: Mapping[str, Any], path: Path | None) -> Solution:
         """The frames so far."""
+        names = [name.removeprefix("observables/") for name in self.shapes if name.startswith("observables/")]
         return Solution(
             times=np.asarray(self.depths),
             observables={
-                name: _stacked(series, self.shapes[f"observables/{name}"]) for name, series in self.observables.items()
+                name: _stacked([frame[name] for frame in self.observables], self.shapes[f"observables/{name}"])
+                for name in names
             },
-            kept_times=np.asarray(self.kept_depths),
-            arrays={name: _stacked(series, self.shapes[name]) for name, series in self.arrays.items()},
+            kept_times=np.asarray([self.depths[index] for index in self.states]),
+            arrays={
+                name: _stacked([self._array(index, name) for index in self.states], self.shapes[name])
+                for name in self._arrays()
+            },
             fixed=self.fixed,
             status=status,
             message=message,
             attributes={**attributes, "status": status, "message": message},
             model=self.run.model,
-            template=self.run.template,
+            templates=tuple(self.templates.values()),
             dims=self.dims,
             long_names=self.long_names,
+            events=tuple(self.run.events),
             layer_step=self.run.depths.layer_step,
             path=path,
         )
+
+
+def event_arrays(events: Sequence[Event]) -> dict[str, NDArray]:
+    """Events as the file has them: kind, time, position and value along the events; nothing where there are none."""
+    if not events:
+        return {}
+    return {
+        "kind": np.asarray([event.kind for event in events], dtype=object),
+        "time": np.asarray([event.time for event in events]),
+        "position": np.asarray([event.position for event in events]),
+        "value": np.asarray([event.value for event in events]),
+    }
+
+
+def events_of(arrays: Mapping[str, NDArray]) -> list[Event]:
+    """Events from their arrays in a file."""
+    names = ("kind", "time", "position", "value")
+    if not arrays:
+        return []
+    rows = zip(*(arrays[name] for name in names), strict=True)
+    return [
+        Event(str(kind), float(time), tuple(position.tolist()), float(value)) for kind, time, position, value in rows
+    ]
 
 
 def _stacked(series: list[NDArray], shape: tuple[int, ...]) -> NDArray:

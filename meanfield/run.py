@@ -9,11 +9,14 @@ from typing import Any
 import jax
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 
 from . import integrate, layers, observables
 from .attention import Attention
+from .beginning import Continuation
 from .density import Density
 from .ensemble import Ensemble
+from .events import VOID_RATIO, Event
 from .integrate import Limits, Progress
 from .keys import require
 from .model import Model
@@ -24,8 +27,7 @@ from .settings import Depths
 RESOLUTION_LIMIT = 1e-4
 # With less than this ratio of the least to the largest Z, sums through moments are off by more than 1e-7.
 ACCURACY_LIMIT = 1e-8
-# Schemes that divide by ‖A‖ lose smoothness near its zeros; below this ratio of least to largest the loss is felt.
-VOID_RATIO = 0.3
+EPSILON = float(np.finfo(float).eps)
 
 
 @functools.cache
@@ -44,45 +46,156 @@ def _compiled(function: Callable) -> Callable:
     return float64(jax.jit(function, compiler_options=_compiler_options()))
 
 
-def _advance(model: Model, template: Any, progress: Progress, end: Any, limits: Limits) -> Progress:
-    return integrate.advance_segment(model, template, progress, end, limits)
+def _advance(model: Model, template: Any, progress: Progress, end: Any, limits: Limits, marks: tuple) -> Progress:
+    return integrate.advance_segment(model, template, progress, end, limits, marks)
 
 
-def _observe(attention: Attention, state: Any, t: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _observe(attention: Attention, state: Any, t: Any, marks: tuple) -> tuple[dict[str, Any], dict[str, Any], Any]:
     arrays = {name: value for name, (_, value, _) in state.arrays().items()}
-    return observables.observe(attention, state, t), arrays
+    return observables.observe(attention, state, t), arrays, _marked(attention, state, t, marks)
+
+
+def _marked(attention: Attention, state: Any, t: Any, marks: tuple) -> Any:
+    field = attention(t, state.source(), state.points)
+    return [(mark.mark(state, field), mark.place(state, field), mark.value(state, field)) for mark in marks]
 
 
 class Run:
-    """A run in progress: the template of the state, where it stands, and how to take it one frame further."""
+    """A run in progress: the template of the state, where it stands, and how to take it one frame further.
+
+    marks: of the events to be looked for. continuation: what a density becomes when it is no longer resolved.
+    """
 
     def __init__(
-        self, model: Model, state: Any, depths: Depths, rtol: float, atol: float, custom: Mapping[str, Callable]
+        self,
+        model: Model,
+        state: Any,
+        depths: Depths,
+        rtol: float,
+        atol: float,
+        custom: Mapping[str, Callable],
+        marks: tuple[Any, ...] = (),
+        continuation: Continuation | None = None,
     ) -> None:
+        self.depths, self.times, self.custom = depths, depths.times, dict(custom)
+        self.tolerances, self.continuation = (rtol, atol), continuation
+        self.forewarning = ""  # what is known from the start to limit the accuracy
+        self.events: list[Event] = []
+        self.model, self.marks = float64_leaves((model, tuple(marks)))
+        self.templates: list[Any] = []
+        self._adopt(state)
+        begun = float64(integrate.start)(self.template, self.times[0], events=len(self.marks))
+        self.progress: Progress = _to_numpy(begun)
+        self.judge_start()
+
+    def _adopt(self, state: Any) -> None:
+        """Let this be the state that moves."""
         fast = isinstance(state, Ensemble) and state.grid is not None
         limit = RESOLUTION_LIMIT if isinstance(state, Density) else np.inf
-        limits = Limits(rtol, atol, limit, ACCURACY_LIMIT if fast else -np.inf)
-        self.depths, self.times, self.custom = depths, depths.times, dict(custom)
-        self.forewarning = ""  # what is known from the start to limit the accuracy
-        self.model, self.template, self.limits = float64_leaves((model, state, limits))
-        self.progress: Progress = _to_numpy(float64(integrate.start)(self.template, self.times[0]))
+        self.limits = float64_leaves(Limits(*self.tolerances, limit, ACCURACY_LIMIT if fast else -np.inf))
+        self.template = float64_leaves(state)
+        self.templates.append(self.template)
 
-    def to_frame(self, index: int) -> None:
-        """Advance to the depth of frame `index`, or to where a judgement stops the run."""
+    def judge_start(self) -> None:
+        """Judge the state at the start; a density that is not resolved there becomes what continues it."""
+        self.observe()
+        while self.progress.status == integrate.UNRESOLVED and self._go_on(self.progress):
+            self.observe()
+        for index, mark in enumerate(self.marks):
+            if mark.only_falling and self._ends[index][0] < 0:
+                self._happened(index, float(self.times[0]), *self._ends[index][1:])
+
+    def to_frame(self, index: int) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
+        """Advance to the depth of frame `index`, or to where a judgement stops the run; observables and arrays there.
+
+        A frame in which a density is no longer resolved is discarded and computed again with what continues it.
+        """
+        while True:
+            before = self.progress
+            self.progress = self._advanced(before, index)
+            seen = self.observe()
+            if self.progress.status != integrate.UNRESOLVED or not self._go_on(before):
+                break
+        if self.progress.status == integrate.COMPLETE:
+            self._locate(before, index)
+        return seen
+
+    def _advanced(self, progress: Progress, index: int, depth: float | None = None) -> Progress:
+        """The run at the depth of a frame, or at `depth`, from where `progress` stands."""
         if self.depths.layer_step is not None:
-            return self._through_layers(self.depths.layer(index), np.asarray(self.depths.layer_step))
-        target = self.times[index]
+            return self._through_layers(progress, self.depths.layer(index), np.asarray(self.depths.layer_step))
+        target = float(self.times[index]) if depth is None else depth
         for end, branch in self.model.segments():
-            depth = np.asarray(min(float(target), float(end)))
-            if self.progress.t < depth and self.progress.status == integrate.COMPLETE:
-                self.progress = _to_numpy(_compiled(_advance)(branch, self.template, self.progress, depth, self.limits))
+            until = np.asarray(min(target, float(end)))
+            if progress.t < until and progress.status == integrate.COMPLETE:
+                arguments = branch, self.template, progress, until, self.limits, self.marks
+                progress = _to_numpy(_compiled(_advance)(*arguments))
+        return progress
 
-    def _through_layers(self, last: int, step: NDArray) -> None:
+    def _through_layers(self, progress: Progress, last: int, step: NDArray) -> Progress:
         for end, branch in layers.branches(self.model, float(step)):
             until = np.asarray(last if end is None else min(end, last))
-            if self.progress.accepted < until and self.progress.status == integrate.COMPLETE:
-                arguments = branch, self.template, self.progress, until, step, self.limits
-                self.progress = _to_numpy(_compiled(layers.advance)(*arguments))
+            if progress.accepted < until and progress.status == integrate.COMPLETE:
+                arguments = branch, self.template, progress, until, step, self.limits, self.marks
+                progress = _to_numpy(_compiled(layers.advance)(*arguments))
+        return progress
+
+    def _go_on(self, before: Progress) -> bool:
+        """Stand where `before` stood, with what continues the density; False where there is nothing."""
+        nowhere = (np.nan,) * np.shape(self.template.directions)[-1]
+        degree = float(self.template.grid.degree)
+        self.events.append(Event("under-resolution", float(self.progress.t), nowhere, degree))
+        following = None
+        if self.continuation is not None:
+            following = self.continuation.following(self.template.moved(before.moving))
+        if following is None:
+            return False
+        if not isinstance(following, Density):
+            self.events.append(Event("hand-over", float(before.t), nowhere, float(len(following.weights))))
+        self._adopt(following)
+        moving = np.asarray(self.template.moving)
+        status, zero = np.zeros_like(before.status), np.zeros_like(before.max_resolution)
+        self.progress = before._replace(moving=moving, status=status, max_resolution=zero)
+        return True
+
+    def _locate(self, before: Progress, index: int) -> None:
+        """Find the events of the frame that was just reached from `before`."""
+        known, now = {event.kind for event in self.events}, self.progress
+        for number, mark in enumerate(self.marks):
+            if mark.kind in known:
+                continue
+            end = float(self._ends[number][0])
+            if np.isfinite(now.brackets[number, 0]):
+                low, high = (float(depth) for depth in now.brackets[number])
+            elif end * now.marks[number] < 0 or (end == 0 and now.marks[number] != 0):
+                low, high = float(now.marked_at), float(now.t)
+            else:
+                continue
+            if self.depths.layer_step is not None:
+                self._happened(number, high, *self._ends[number][1:])
+            else:
+                self._find(number, before, index, low, high)
+
+    def _find(self, number: int, before: Progress, index: int, low: float, high: float) -> None:
+        seen: dict[float, Any] = {}
+
+        def mark(depth: float) -> float:
+            state = self.template.moved(self._advanced(before, index, depth).moving)
+            seen[depth] = _to_numpy(_compiled(_marked)(self.model.attention, state, np.asarray(depth), self.marks))
+            return float(seen[depth][number][0])
+
+        first, last = mark(low), mark(high)
+        if self.marks[number].only_falling and first <= 0:
+            return
+        tolerance = max(float(self.limits.rtol) * max(1.0, high), 1e-13)
+        root = high if first * last >= 0 else float(brentq(mark, low, high, xtol=tolerance, rtol=4 * EPSILON))
+        if root not in seen:
+            mark(root)
+        self._happened(number, root, *seen[root][number][1:])
+
+    def _happened(self, number: int, depth: float, place: NDArray, value: NDArray) -> None:
+        position = tuple(float(component) for component in place)
+        self.events.append(Event(self.marks[number].kind, depth, position, float(value)))
 
     @property
     def state(self) -> Any:
@@ -91,7 +204,8 @@ class Run:
 
     def observe(self) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
         """Observables and named arrays of the state now; judges the state, too."""
-        values, arrays = _to_numpy(_compiled(_observe)(self.model.attention, self.state, self.progress.t))
+        arguments = self.model.attention, self.state, self.progress.t, self.marks
+        values, arrays, self._ends = _to_numpy(_compiled(_observe)(*arguments))
         for name, function in self.custom.items():
             values[name] = np.asarray(float64(function)(self.state))
         unresolved = np.nanmax(values["resolution"], initial=0.0) > float(self.limits.resolution)
@@ -112,7 +226,7 @@ class Run:
             return "unresolved", (
                 f"the density is no longer resolved {depth}: {float(now.max_resolution):.2g} of its spectrum stands in the"
                 f" top tenth of degrees at degree {self.template.grid.degree} (limit {float(self.limits.resolution):.2g});"
-                ' run again with a larger solver.degree or with solver.method = "characteristics"'
+                ' run again with a larger solver.degree or max_degree, or with solver.method = "auto" or "characteristics"'
             )
         if code == integrate.INACCURATE:
             return "unresolved", (
@@ -160,16 +274,28 @@ class Run:
 
     def restart(self) -> dict[str, NDArray]:
         """What the next frame needs."""
-        return dict(self.progress._asdict())
+        return {name: value for name, value in self.progress._asdict().items() if np.size(value)}
 
-    def restore(self, stored: Mapping[str, NDArray]) -> None:
-        """Stand where a stored run stood."""
-        mine = self.progress._asdict()
-        missing = [name for name in mine if name not in stored or stored[name].shape != mine[name].shape]
+    def restore(self, restart: Mapping[str, NDArray], fixed: Mapping[str, NDArray], events: list[Event]) -> None:
+        """Stand where a stored run stood, after as many doublings of its degree and a hand-over if there was one."""
+        state, shape = self.template, np.shape(restart["moving"])
+        while np.shape(state.moving) != shape and isinstance(state, Density) and self.continuation is not None:
+            following = self.continuation.following(state)
+            if following is None:
+                break
+            if isinstance(following, Ensemble):
+                weights, coarser = fixed["ensemble/weight"], fixed["ensemble/coarser_weight"]
+                following = Ensemble(following.x, weights, following.grid, coarser)
+            self._adopt(following)
+            state = self.template
+        mine = self.progress._replace(moving=np.asarray(state.moving))._asdict()
+        needed = [name for name, value in mine.items() if np.size(value)]
+        missing = [name for name in needed if name not in restart or restart[name].shape != mine[name].shape]
         require(
             not missing, "restart", missing, "arrays that fit the case; the file was written by another version or case"
         )
-        self.progress = Progress(*(np.asarray(stored[name], mine[name].dtype) for name in mine))
+        self.progress = Progress(*(np.asarray(restart.get(name, mine[name]), mine[name].dtype) for name in mine))
+        self.events = list(events)
 
 
 def _to_numpy(tree: Any) -> Any:

@@ -31,7 +31,7 @@ class Step(NamedTuple):
     seen: Watch
 
 
-def step(model: Model, state: Any, t: Array, h: Array, rtol: Array, atol: Array) -> Step:
+def step(model: Model, state: Any, t: Array, h: Array, rtol: Array, atol: Array, marks: tuple[Any, ...] = ()) -> Step:
     """One step of size h from depth t, under one branch of the scheme.
 
     The right-hand side stands here once, inside a loop over stages, so that it is compiled once.
@@ -42,11 +42,11 @@ def step(model: Model, state: Any, t: Array, h: Array, rtol: Array, atol: Array)
         inner = state.moved(state.moving + h * jnp.tensordot(jnp.asarray(A)[i], stages, axes=1))
         depth = t + jnp.asarray(C)[i] * h
         field = model.field(inner, depth)
-        now = watch(model.attention, inner, depth, field)
+        now = watch(model.attention, inner, depth, field, marks)
         rate = inner.transport(model.push(inner, depth, field), model.restores)
         return stages.at[i].set(rate), jax.tree.map(lambda new, old: jnp.where(i == 0, new, old), now, seen)
 
-    nothing = (jnp.zeros((STAGES, *state.moving.shape)), unseen(model, state, t))
+    nothing = (jnp.zeros((STAGES, *state.moving.shape)), unseen(model, state, t, marks))
     stages, seen = jax.lax.fori_loop(0, STAGES, stage, nothing)
     new = state.moved(state.moving + h * jnp.tensordot(jnp.asarray(B), stages, axes=1))
     new = new.settled(state) if model.restores else new
@@ -56,7 +56,7 @@ def step(model: Model, state: Any, t: Array, h: Array, rtol: Array, atol: Array)
     return Step(new.moving, h * fifth**2 / jnp.where(denominator > 0, denominator, 1.0), seen)
 
 
-def unseen(model: Model, state: Any, t: Array) -> Watch:
+def unseen(model: Model, state: Any, t: Array, marks: tuple[Any, ...]) -> Watch:
     """A Watch of zeros in the shapes that this state gives."""
-    shapes = jax.eval_shape(lambda: watch(model.attention, state, t, model.field(state, t)))
+    shapes = jax.eval_shape(lambda: watch(model.attention, state, t, model.field(state, t), marks))
     return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)

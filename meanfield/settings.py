@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .keys import Key, require
 
-Method = Literal["density", "characteristics", "particles"]
+Method = Literal["density", "characteristics", "particles", "auto"]
 Sums = Literal["auto", "fast", "direct"]
 LARGEST_DEGREE = 1024
 LARGEST_DEPTH = 1e9
@@ -23,6 +23,7 @@ class Settings:
 
     method: Method = "density"
     degree: int = 64
+    max_degree: int | None = None
     tokens: int | None = None
     trials: int = 1
     sums: Sums = "auto"
@@ -31,8 +32,16 @@ class Settings:
     atol: float = 1e-10
 
     case_keys: ClassVar[dict[str, Key]] = {
-        "method": Key(str, "density, characteristics (tokens on a quadrature) or particles (random tokens)", "density"),
+        "method": Key(
+            str,
+            "density, characteristics (tokens on a quadrature), particles (random tokens) or auto (a density, then"
+            " characteristics when it must)",
+            "density",
+        ),
         "degree": Key(int, "degree of the density, or of the quadrature of characteristics", 64),
+        "max_degree": Key(
+            int, "largest degree to which the degree of a density is doubled; its degree when absent", None
+        ),
         "tokens": Key(int, "particles: number of random tokens; all of a token file, else 4096, when absent", None),
         "trials": Key(int, "particles: independent draws of the random tokens", 1),
         "sums": Key(str, "auto, fast (through moments) or direct (token by token)", "auto"),
@@ -43,11 +52,15 @@ class Settings:
 
     def __post_init__(self) -> None:
         for key, kind in (("method", Method), ("sums", Sums)):
-            allowed = get_args(kind)
-            require(getattr(self, key) in allowed, key, getattr(self, key), "one of " + ", ".join(allowed))
+            names = get_args(kind)
+            require(getattr(self, key) in names, key, getattr(self, key), "one of " + ", ".join(names))
         for key, low, high in (("degree", 1, LARGEST_DEGREE), ("trials", 1, 10**6), ("seed", 0, 2**63 - 1)):
             value = getattr(self, key)
             require(_is_integer(value) and low <= value <= high, key, value, f"an integer from {low} to {high}")
+        if self.max_degree is not None:
+            fine = _is_integer(self.max_degree) and self.degree <= self.max_degree <= LARGEST_DEGREE
+            allowed = f"an integer from the degree, {self.degree}, to {LARGEST_DEGREE}"
+            require(fine, "max_degree", self.max_degree, allowed)
         if self.tokens is not None:
             fine = _is_integer(self.tokens) and 1 <= self.tokens <= 10**8
             require(fine, "tokens", self.tokens, "an integer from 1 to 100000000")

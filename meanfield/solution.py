@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import store
 from .density import Density
 from .ensemble import Ensemble
+from .events import Event
 from .geometry import funk_hecke
 from .integrate import evolve
 from .keys import require
@@ -29,7 +30,8 @@ class Solution:
     """Frames of a run as NumPy float64 arrays.
 
     times: depths of the frames reached. observables: name → (time, ...). arrays: name → (kept frame, ...), the state at
-    `kept_times`. fixed: arrays that no frame changes. status: "complete", "unresolved", "failed", "interrupted" or "running".
+    `kept_times`, NaN where another kind of state was kept. fixed: arrays that no frame changes. events: what happened first
+    at which depth. status: "complete", "unresolved", "failed", "interrupted" or "running".
     """
 
     times: Float
@@ -41,10 +43,10 @@ class Solution:
     message: str
     attributes: Mapping[str, Any]
     model: Model | None = None
-    template: Any = field(default=None, repr=False)
+    templates: tuple[Any, ...] = field(default=(), repr=False)
     dims: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
     long_names: Mapping[str, str] = field(default_factory=dict, repr=False)
-    events: tuple[dict[str, Any], ...] = ()
+    events: tuple[Event, ...] = ()
     layer_step: float | None = None
     path: Path | None = None
 
@@ -53,7 +55,7 @@ class Solution:
 
         InputError where t lies outside the kept frames, or where the file does not say what model made it.
         """
-        require(self.template is not None and len(self.kept_times) > 0, "state", None, "a run that kept its states")
+        require(len(self.templates) > 0 and len(self.kept_times) > 0, "state", None, "a run that kept its states")
         t = float(self.kept_times[-1]) if t is None else float(t)
         low, high = float(self.kept_times[0]), float(self.times[-1])
         require(low <= t <= high, "t", t, f"a depth from {low:g} to {high:g}")
@@ -67,7 +69,9 @@ class Solution:
         return evolve(self.model, state, self.kept_times[index], t)
 
     def _frame(self, index: int) -> Any:
-        return self.template.framed({name: values[index] for name, values in self.arrays.items()})
+        frame = {name: values[index] for name, values in self.arrays.items()}
+        held = [t for t in self.templates if not all(np.isnan(frame[name]).all() for name in frame if _of(t, name))]
+        return (held or self.templates)[-1].framed(frame)
 
     def density(self, t: float | None = None, concentration: float | None = None) -> Callable[[ArrayLike], Float]:
         """θ ↦ ρ(t, θ) with respect to the uniform probability measure, at unit vectors (point, axis).
@@ -81,7 +85,7 @@ class Solution:
         else:
             allowed = "a number above 0: an ensemble has a density only after smoothing"
             require(concentration is not None, "concentration", concentration, allowed)
-            grid = _smoothing_grid(self.template, float(concentration or 0))
+            grid = _smoothing_grid(state, float(concentration or 0))
             c = np.asarray(grid.moments(_directions(state), np.asarray(state.weights)))
         if concentration is not None:
             require(0 < concentration <= 1e4, "concentration", concentration, "a number above 0 and at most 10000")
@@ -131,6 +135,15 @@ class Solution:
             if "state_time" in dataset.dims:
                 dataset = dataset.assign_coords(state_time=self.kept_times)
             nodes[f"/{group}"] = dataset
+        if self.events:
+            nodes["/events"] = xarray.Dataset(
+                {
+                    "kind": ("event", [event.kind for event in self.events]),
+                    "time": ("event", [event.time for event in self.events]),
+                    "position": (("event", "axis"), [event.position for event in self.events]),
+                    "value": ("event", [event.value for event in self.events]),
+                }
+            )
         return xarray.DataTree.from_dict(nodes)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
@@ -190,6 +203,10 @@ class Solution:
         require(self.model is not None, "model", None, "known: this file was written without a case text")
         assert self.model is not None
         return self.model
+
+
+def _of(template: Any, name: str) -> bool:
+    return name.split("/")[0] == template.name
 
 
 def _directions(state: Ensemble) -> Float:

@@ -18,15 +18,16 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import integrate, store
-from .beginning import coarse_quadrature, initial_state
+from . import store
+from .beginning import Continuation, coarse_quadrature, fold_mark, initial_state
 from .document import case_text, refuse_other_case
+from .events import OWN_KINDS, Crossing, Void, passing
 from .initial import ConstantRadius, Law
-from .keys import require
+from .keys import InputError, require
 from .model import Model
 from .observables import STANDARD
 from .precision import TURN_ON, PrecisionError, float64
-from .record import Record
+from .record import Record, event_arrays, events_of
 from .run import Run
 from .settings import Depths, Settings, asked_depths, kept_frames
 from .solution import Solution
@@ -67,6 +68,7 @@ def solve(
     overwrite: bool = False,
     resume: bool = False,
     observables: Mapping[str, Callable[[Any], ArrayLike]] | None = None,
+    events: Mapping[str, tuple[str, float] | Callable[[Any], Any]] | None = None,
     progress: Callable[[FrameReport], None] | None = None,
     case: str | None = None,
     **settings: Any,
@@ -75,11 +77,14 @@ def solve(
 
     final_time, frames: equally spaced frames from t = 0, 101 when not told; or `times`, increasing depths; or `layers`
     and `layer_step`: the layers of a network instead of the flow, each a frame unless `frames` says how many.
-    settings: method ("density", "characteristics", "particles"), degree, tokens, trials, sums, seed, rtol, atol: see `Settings`.
+    settings: method ("density", "characteristics", "particles", "auto"), degree, max_degree, tokens, trials, sums, seed,
+    rtol, atol: see `Settings`.
     radius: law of the starting radii; the constant 1 when absent, and for tokens of a file in their own dimension their own.
     state: which frames keep the whole state: "all", "last", or every k-th; observables are kept for every frame.
     path: a file to stream frames into, each on disk before the next is computed; `resume` goes on from it.
     observables: a user's own, name → function of the state (`Density` or `Ensemble`) returning a number or array.
+    events: a user's own, name → (standard observable, level), or a function of the state made of jax.numpy whose first zero
+    is the event: located to the step tolerance, in `Solution.events` and in the file.
 
     Returns a Solution of NumPy float64 arrays, whatever the JAX settings. Raises InputError for input that is wrong, and
     PrecisionError where it is traced. A run that stops early returns what it has, and says why in `status` and `message`.
@@ -89,12 +94,24 @@ def solve(
     depths = asked_depths(final_time, frames, times, layers, layer_step)
     kept = kept_frames(state, len(depths.times))
     if case is None:
-        case = case_text(model, initial, radius, chosen, depths, state)
+        named = {name: what for name, what in (events or {}).items() if not callable(what)}
+        case = case_text(model, initial, radius, chosen, depths, state, named)
     for name in observables or {}:
         require(name not in STANDARD, "observables", name, "names other than those of the standard observables")
-    run = _start(model, initial, radius, depths, chosen, observables or {})
+    crossings = [_crossing(name, what) for name, what in (events or {}).items()]
+    run = _start(model, initial, radius, depths, chosen, observables or {}, crossings)
     with _interruptible() as interrupted:
         return _frames(run, chosen, case, kept, path, overwrite, resume, progress, interrupted)
+
+
+def _crossing(name: str, what: tuple[str, float] | Callable[[Any], Any]) -> Crossing:
+    try:
+        if callable(what):
+            require(name not in OWN_KINDS, "name", name, f"a name other than {', '.join(OWN_KINDS)}")
+            return Crossing(name, what)
+        return passing(name, *what)
+    except InputError as problem:
+        raise problem.under(f"events.{name}") from None
 
 
 def _refuse_tracing(model: Model) -> None:
@@ -104,14 +121,19 @@ def _refuse_tracing(model: Model) -> None:
 
 
 @float64
-def _start(model: Model, law: Law, radius: Any, depths: Depths, settings: Settings, custom: Mapping) -> Run:
+def _start(
+    model: Model, law: Law, radius: Any, depths: Depths, settings: Settings, custom: Mapping, events: list[Crossing]
+) -> Run:
     own_radii = law.tokens() is not None and radius is None
     radius = radius if radius is not None or own_radii else ConstantRadius()
     if depths.layer_step is not None:
         model = model.of_layers(depths.layer_step)
     start = initial_state(model, law, radius, settings, depths)
-    run = Run(model, start, depths, settings.rtol, settings.atol, custom)
-    if settings.method == "characteristics" and law.smooth:
+    fold = fold_mark(model, law, start, settings)
+    marks = (*([Void()] if model.normalization.divides_by_attention else []), *([fold] if fold else []), *events)
+    continuation = Continuation(model, law.space, settings, depths)
+    run = Run(model, start, depths, settings.rtol, settings.atol, custom, marks, continuation)
+    if settings.method in ("characteristics", "auto") and law.smooth:
         run.forewarning = coarse_quadrature(model, law.space, settings.degree, depths)
     return run
 
@@ -133,34 +155,76 @@ def _frames(
     writer = None
     if path is not None:
         writer, first = _open(Path(path), run, settings, case, record, overwrite, resume)
+    file = _File(writer, run, record)
     try:
         # what holds where every frame is there already
         status, message = run.verdict()
         for index in range(first, len(run.times)):
             if index:
-                run.to_frame(index)
-                if run.progress.status == integrate.COMPLETE:
-                    values, arrays = run.observe()
+                values, arrays = run.to_frame(index)
             status, message = run.verdict()
             if status != "complete":
                 break
+            record.adopt(run.template)
             record.add(index, values, arrays)
-            if writer is not None:
-                writer.write_frame(index, record.frame(index), run.restart())
+            file.add(index)
             if progress is not None:
                 progress(_report(run, index, values))
             if interrupted() and index + 1 < len(run.times):
                 status = "interrupted"
                 message = f"interrupted after frame {index} at depth t = {run.times[index]:.6g}; the run can be resumed"
                 break
-        if writer is not None:
-            writer.finish(status, message)
+        file.finish(status, message)
     finally:
-        if writer is not None:
-            writer.close()
+        file.close()
     if message and status == "complete":
         warnings.warn(message, AccuracyWarning, stacklevel=4)
     return record.solution(status, message, _attributes(settings, case), None if path is None else Path(path))
+
+
+class _File:
+    """The file of a run, if it has one: laid out anew where arrays have changed their extents, or events have come."""
+
+    def __init__(self, writer: store.Writer | None, run: Run, record: Record) -> None:
+        self.writer, self.run, self.record = writer, run, record
+        self.restart = run.restart()
+        self.layout = self._layout()
+
+    def _layout(self) -> Any:
+        return dict(self.record.shapes), len(self.run.events)
+
+    def add(self, index: int) -> None:
+        """Put the frame that was added last to the record on disk."""
+        self.restart = self.run.restart()
+        if self.writer is None:
+            return
+        if self._layout() == self.layout:
+            self.writer.write_frame(index, self.record.frame(index), self.restart)
+        else:
+            self._lay_anew()
+
+    def _lay_anew(self) -> None:
+        assert self.writer is not None
+        self.writer = self.writer.laid_anew(
+            times=self.run.times,
+            variables=self.record.variables(),
+            restart=self.restart,
+            history=self.record.history(),
+            events=event_arrays(self.run.events),
+        )
+        self.layout = self._layout()
+
+    def finish(self, status: str, message: str) -> None:
+        """Say how the run ended, with events that came after the last frame."""
+        if self.writer is not None:
+            if self._layout() != self.layout:
+                self._lay_anew()
+            self.writer.finish(status, message)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self.writer is not None:
+            self.writer.close()
 
 
 def _report(run: Run, index: int, values: Mapping[str, NDArray]) -> FrameReport:
@@ -178,9 +242,12 @@ def _open(
         writer, stored = store.Writer.resume(path)
         try:
             refuse_other_case(stored.attributes["case"], case)
+            if stored.frames_written:
+                run.restore(stored.restart, stored.fixed, events_of(stored.events))
+                for template in run.templates:
+                    record.adopt(template)
             record.refuse_other_arrays(stored)
             if stored.frames_written:
-                run.restore(stored.restart)
                 record.take(stored)
             writer.begin()
             _warn_of_other_versions(stored.attributes)
@@ -195,6 +262,7 @@ def _open(
         restart=run.restart(),
         attributes=_attributes(settings, case),
         overwrite=overwrite,
+        events=event_arrays(run.events),
     )
     return writer, 0
 

@@ -42,6 +42,6 @@ def test_mean_cosine_of_sampled_rings_is_that_of_their_directions():
 
 def test_rings_never_meet_the_direct_sum():
     run = solve(Model(Attention(9.0)), RINGS, 0.1, 2, method="particles", tokens=20)
-    assert not isinstance(run.template.source(), Tokens)
+    assert not isinstance(run.state().source(), Tokens)
     with pytest.raises(InputError, match="sums"):
         solve(Model(Attention(1.0)), RINGS, 0.1, 2, method="particles", tokens=20, sums="direct")

@@ -191,7 +191,7 @@ class TestEndings:
                 model(beta=1000.0), two_bumps(), 0.01, 2, method="characteristics", degree=12, rtol=1e-5
             )
         assert solution.status == "complete"
-        assert solution.template.grid is None
+        assert solution.state().grid is None
         unknown = {"min_density", "resolution"}
         for name in set(solution.observables) - unknown:
             assert np.isfinite(solution.observables[name]).all(), name

@@ -29,6 +29,10 @@ def info(file: Path, as_json: bool) -> None:
         click.echo(facts["message"])
     for name in ("created", "meanfield_version", "versions", "platform", "cores", "seed"):
         click.echo(f"{name:>18}  {facts.get(name, '')}")
+    if facts["events"]:
+        click.echo("events")
+        for event in facts["events"]:
+            click.echo(f"{event['kind']:>34}  t = {event['time']:.10g}, value {event['value']:.6g}")
     click.echo("arrays")
     for name, shape in facts["arrays"].items():
         click.echo(f"{name:>34}  {' × '.join(map(str, shape)) or 'scalar'}")

@@ -58,6 +58,8 @@ def run(case: str, output: Path | None, changes: tuple[str, ...], resume: bool, 
         return EXIT_INTERRUPTED
     if not quiet and len(solution.times):
         last = solution.observables["order_parameter"][-1]
+        for event in solution.events:
+            click.echo(f"t = {event.time:.6g}: {event.kind} ({event.value:.6g})")
         click.echo(f"{file}: {solution.status}, t = {solution.times[-1]:g}, order parameter {float(last.mean()):.10g}")
     return 0 if solution.status == "complete" else EXIT_EARLY
 

@@ -53,6 +53,11 @@ class Circle(Space):
         """Weights of the rule embedded in `quadrature(degree)` that keeps every other node: (node,), sum 1."""
         return np.tile([1 / (degree + 1), 0.0], degree + 1)
 
+    def cells(self, degree: int) -> NDArray:
+        """Pairs of neighbouring nodes of `quadrature(degree)`, anticlockwise: (cell, 2)."""
+        count = 2 * degree + 2
+        return np.stack([np.arange(count), (np.arange(count) + 1) % count], axis=-1)
+
 
 def _equally_spaced(count: int) -> tuple[NDArray, NDArray]:
     phi = 2 * np.pi * np.arange(count) / count

@@ -64,6 +64,17 @@ class Sphere(Space):
         _, weights = self.quadrature(degree)
         return weights * np.tile([2.0, 0.0], weights.size // 2)
 
+    def cells(self, degree: int) -> NDArray:
+        """Triangles between nodes of `quadrature(degree)` that cover the sphere, polar caps included: (cell, 3)."""
+        count = 2 * degree + 2
+        index = np.arange((degree + 1) * count).reshape(degree + 1, count)
+        here, east = index[:-1], np.roll(index, -1, axis=1)[:-1]
+        above, beside = index[1:], np.roll(index, -1, axis=1)[1:]
+        cells = [np.stack([here, east, above], axis=-1), np.stack([beside, above, east], axis=-1)]
+        # a cap is covered by triangles inscribed in the last latitude, turned against each other
+        corners = np.stack([np.roll(np.arange(count), -(count * k) // 3) for k in range(3)], axis=-1)
+        return np.concatenate([*(c.reshape(-1, 3) for c in cells), index[0][corners], index[-1][corners]])
+
 
 def _product_nodes(z: NDArray, weights: NDArray, longitudes: int) -> tuple[NDArray, NDArray]:
     phi = 2 * np.pi * np.arange(longitudes) / longitudes

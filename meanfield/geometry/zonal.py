@@ -84,6 +84,10 @@ class Zonal(Space):
         coarse[::2] = scale * np.linalg.solve(gegenbauer.orthonormal(self.dimension, u.size - 1, u) * scale, exact)
         return coarse
 
+    def cells(self, degree: int) -> NDArray:
+        """Pairs of neighbouring rings of `quadrature(degree)`, north to south: (cell, 2)."""
+        return np.stack([np.arange(degree), np.arange(1, degree + 1)], axis=-1)
+
 
 def _rings(dimension: int, count: int) -> tuple[NDArray, NDArray]:
     u, weights = gegenbauer.gauss(dimension, count)

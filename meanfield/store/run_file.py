@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,13 +20,14 @@ import h5py
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .keys import InputError, require
+from ..keys import InputError, require
+from .netcdf import attach_scales, coordinate, dimension_names, early, plain
 
 FORMAT, FORMAT_VERSION = "meanfield", 1
 # Attributes that change in place have a fixed length, so that changing them moves nothing in the file.
 STATUS_LENGTH, MESSAGE_LENGTH = 16, 2000
-# What the netCDF library itself names a dimension that has no coordinate values.
-BARE_DIMENSION = "This is a netCDF dimension but not a netCDF variable. {:9d}"
+# Attributes that the store writes itself.
+OWN_ATTRIBUTES = ("format", "format_version", "status", "message")
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ class StoredRun:
     long_names: dict[str, str]
     attributes: dict[str, Any]
     restart: dict[str, NDArray] = field(repr=False)
+    events: dict[str, NDArray] = field(default_factory=dict)
 
     @property
     def frames_written(self) -> int:
@@ -86,8 +87,13 @@ class Writer:
         restart: Mapping[str, ArrayLike],
         attributes: Mapping[str, Any],
         overwrite: bool = False,
+        events: Mapping[str, ArrayLike] | None = None,
+        history: Sequence[Mapping[str, ArrayLike]] = (),
     ) -> Writer:
-        """Lay a new file out beside and rename it into place. InputError where that cannot be; an old file then stays."""
+        """Lay a new file out beside and rename it into place. InputError where that cannot be; an old file then stays.
+
+        history: the values of the frames that are there already. events: named arrays along the events, if there are any.
+        """
         path = Path(path)
         require(path.parent.is_dir(), "path", str(path), "a file in a folder that exists")
         if os.path.exists(path):  # unlike Path.exists, no exception for a name that is too long
@@ -99,6 +105,12 @@ class Writer:
             try:
                 file = h5py.File(beside, "w", locking="best-effort")
                 _lay_out(file, np.asarray(times, dtype=float), variables, restart, attributes)
+                if events:
+                    _lay_events(file, events)
+                writer = cls(path, file)
+                for index, values in enumerate(history):
+                    writer._put(index, values, restart if index == len(history) - 1 else {})
+                file["frames_written"][()] = len(history)
                 file.flush()
                 os.replace(beside, path)
             except BaseException:
@@ -106,7 +118,33 @@ class Writer:
                     file.close()
                 beside.unlink(missing_ok=True)
                 raise
-        return cls(path, file)
+        return writer
+
+    def laid_anew(
+        self,
+        *,
+        times: ArrayLike,
+        variables: Sequence[Variable],
+        restart: Mapping[str, ArrayLike],
+        history: Sequence[Mapping[str, ArrayLike]],
+        events: Mapping[str, ArrayLike],
+    ) -> Writer:
+        """A new file in the place of this one, for arrays of other extents; this one is whole until the new one is."""
+        attributes = {name: value for name, value in self._file.attrs.items() if name not in OWN_ATTRIBUTES}
+        with _sentences(self.path, "be laid out anew"):
+            self._file.flush()
+        writer = Writer.create(
+            self.path,
+            times=times,
+            variables=variables,
+            restart=restart,
+            attributes=attributes,
+            overwrite=True,
+            events=events,
+            history=history,
+        )
+        self.close()
+        return writer
 
     @classmethod
     def resume(cls, path: str | Path) -> tuple[Writer, StoredRun]:
@@ -124,13 +162,16 @@ class Writer:
     def write_frame(self, index: int, values: Mapping[str, ArrayLike], restart: Mapping[str, ArrayLike]) -> None:
         """Put frame `index` on disk: arrays, then what the next frame needs, then the counter."""
         with _sentences(self.path, f"take frame {index}"):
-            for name, value in values.items():
-                self._file[name][self._kept[name][index]] = value
-            for name, value in restart.items():
-                self._file[f"restart/{name}"][index % 2] = value
+            self._put(index, values, restart)
             self._file.flush()
             self._file["frames_written"][()] = index + 1
             self._file.flush()
+
+    def _put(self, index: int, values: Mapping[str, ArrayLike], restart: Mapping[str, ArrayLike]) -> None:
+        for name, value in values.items():
+            self._file[name][self._kept[name][index]] = value
+        for name, value in restart.items():
+            self._file[f"restart/{name}"][index % 2] = value
 
     def finish(self, status: str, message: str) -> None:
         """Say how the run ended."""
@@ -162,17 +203,18 @@ def read(path: str | Path) -> StoredRun:
             count = sum(index < written for index in keep)
             require(dataset.shape[0] == len(keep), name, dataset.shape, "as many frames as its time axis has")
             arrays[name] = dataset[:count]
-            dims[name] = _dims(dataset)[1:]
-            if _dims(dataset)[0] == "state_time":
+            dims[name] = dimension_names(dataset)[1:]
+            if dimension_names(dataset)[0] == "state_time":
                 kept_times = file["state_time"][:count]
         fixed = {name: dataset[()] for name, dataset in _untimed(file).items()}
-        dims |= {name: _dims(dataset) for name, dataset in _untimed(file).items()}
+        dims |= {name: dimension_names(dataset) for name, dataset in _untimed(file).items()}
         named = _datasets(file).items()
-        long_names = {name: str(_plain(dataset.attrs.get("long_name", ""))) for name, dataset in named}
+        long_names = {name: str(plain(dataset.attrs.get("long_name", ""))) for name, dataset in named}
         slot = (written - 1) % 2
         restart = {name: dataset[slot] for name, dataset in file["restart"].items()} if written else {}
-        attributes = {name: _plain(value) for name, value in file.attrs.items()}
-    return StoredRun(asked[:written], asked, kept_times, arrays, fixed, dims, long_names, attributes, restart)
+        attributes = {name: plain(value) for name, value in file.attrs.items()}
+        events = {name: _event_values(dataset) for name, dataset in file.get("events", {}).items()}
+    return StoredRun(asked[:written], asked, kept_times, arrays, fixed, dims, long_names, attributes, restart, events)
 
 
 def info(path: str | Path) -> dict[str, Any]:
@@ -191,92 +233,14 @@ def info(path: str | Path) -> dict[str, Any]:
         "frames_asked": len(stored.asked_times),
         "final_depth": float(stored.asked_times[-1]),
         "reached_depth": float(stored.times[-1]) if len(stored.times) else None,
+        "events": [dict(zip(stored.events, row, strict=True)) for row in zip(*_listed(stored.events), strict=True)],
         "arrays": {name: list(value.shape) for name, value in sorted(shapes.items())},
         "last": last,
     }
 
 
-def read_tokens(path: str | Path, dataset: str | None = None, *, layer: int = 0) -> NDArray[np.float64]:
-    """Vectors (token, axis) from .h5, .npy, .npz or .csv, as float64; of a (layer, token, axis) array, one layer.
-
-    InputError where the file or the dataset is missing, or it holds no finite vectors of numbers.
-    """
-    path = Path(path)
-    require(path.is_file(), "file", str(path), "a file that exists")
-    readers = {".h5": _from_hdf5, ".hdf5": _from_hdf5, ".nc": _from_hdf5, ".npy": _from_npy, ".npz": _from_npz}
-    readers[".csv"] = _from_csv
-    suffix = path.suffix.lower()
-    require(suffix in readers, "file", str(path), f"a file that ends in {', '.join(readers)}")
-    try:
-        array = readers[suffix](path, dataset, layer)
-    except InputError:
-        raise
-    except Exception as problem:
-        reason = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
-        raise InputError("file", str(path), f"a readable {suffix} file of numbers ({reason})") from None
-    if array.ndim == 3:
-        require(-len(array) <= layer < len(array), "layer", layer, f"one of the {len(array)} layers of {path.name}")
-        array = array[layer]
-    numeric = np.issubdtype(array.dtype, np.floating) or np.issubdtype(array.dtype, np.integer)
-    require(numeric, "dataset", dataset or path.name, f"real numbers, not {array.dtype}")
-    require(
-        array.ndim == 2 and array.size > 0, "dataset", list(array.shape), "an array (token, axis) that is not empty"
-    )
-    vectors = np.asarray(array, dtype=np.float64)
-    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-    require(
-        bad.size == 0, "dataset", dataset or path.name, f"finite numbers; token {bad[0] if bad.size else ''} has others"
-    )
-    return vectors
-
-
-def read_arrays(path: str | Path, names: Sequence[str]) -> dict[str, NDArray]:
-    """The arrays of these names in an .npz file. InputError where the file or one of them is missing or cannot be read."""
-    path = Path(path)
-    require(path.is_file() and path.suffix == ".npz", "file", str(path), "an .npz file that exists")
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            found = {name: arrays[name] for name in names if name in arrays}
-    except Exception as problem:
-        raise InputError("file", str(path), f"a readable .npz file of numbers ({problem})") from None
-    for name in names:
-        require(name in found, "file", str(path), f"a file with arrays {', '.join(names)}; {name} is missing")
-    return found
-
-
-def _from_hdf5(path: Path, dataset: str | None, layer: int) -> NDArray:
-    with h5py.File(path, "r", locking=False) as file:
-        names: list[str] = []
-        file.visititems(
-            lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) and item.ndim in (2, 3) else None
-        )
-        chosen = file[_chosen(dataset, names, path)]
-        # one layer is read, not the whole array
-        return chosen[layer] if chosen.ndim == 3 and -len(chosen) <= layer < len(chosen) else chosen[()]
-
-
-def _from_npy(path: Path, dataset: str | None, layer: int) -> NDArray:
-    return np.load(path, allow_pickle=False)
-
-
-def _from_npz(path: Path, dataset: str | None, layer: int) -> NDArray:
-    with np.load(path, allow_pickle=False) as arrays:
-        return arrays[_chosen(dataset, list(arrays), path)]
-
-
-def _from_csv(path: Path, dataset: str | None, layer: int) -> NDArray:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # an empty file is refused by its shape
-        return np.loadtxt(path, delimiter=",", ndmin=2)
-
-
-def _chosen(dataset: str | None, names: Sequence[str], path: Path) -> str:
-    if dataset is None:
-        require(len(names) == 1, "dataset", None, f"one of those in {path.name}: {', '.join(names) or 'none'}")
-        return names[0]
-    name = dataset.strip("/")
-    require(name in names, "dataset", dataset, f"one of those in {path.name}: {', '.join(names) or 'none'}")
-    return name
+def _listed(events: Mapping[str, NDArray]) -> list[list[Any]]:
+    return [values.tolist() for values in events.values()]
 
 
 def _lay_out(
@@ -292,10 +256,10 @@ def _lay_out(
         file.attrs[name] = value
     file.attrs["status"], file.attrs["message"] = np.bytes_(b" " * STATUS_LENGTH), np.bytes_(b" " * MESSAGE_LENGTH)
     _set_status(file, "running", "")
-    _coordinate(file, "time", times, "depth")
+    coordinate(file, "time", times, "depth")
     kept = next((v.frames for v in variables if v.frames is not None), None)
     if kept is not None:
-        _coordinate(file, "state_time", times[list(kept)], "depth of the frames that keep the state")
+        coordinate(file, "state_time", times[list(kept)], "depth of the frames that keep the state")
     file.create_dataset("frames_written", data=np.int64(0), track_times=False)
     for variable in variables:
         lead = () if not variable.timed else ("time",) if variable.frames is None else ("state_time",)
@@ -303,47 +267,35 @@ def _lay_out(
         fill = np.nan if np.issubdtype(np.dtype(variable.dtype), np.floating) else None
         # Space is taken at once: a disk that is too full is found out now, not in the night.
         dataset = file.create_dataset(
-            variable.name, shape, variable.dtype, fillvalue=fill, track_times=False, dcpl=_early()
+            variable.name, shape, variable.dtype, fillvalue=fill, track_times=False, dcpl=early()
         )
         if variable.value is not None:
             dataset[...] = variable.value
         dataset.attrs["units"], dataset.attrs["long_name"] = variable.units, variable.long_name
-        _attach_scales(file, dataset, (*lead, *variable.dims))
+        attach_scales(file, dataset, (*lead, *variable.dims))
     file.create_group("restart")
     for name, value in restart.items():
         array = np.asarray(value)
         shape = (2, *array.shape)
-        dataset = file.create_dataset(f"restart/{name}", shape, array.dtype, track_times=False, dcpl=_early())
+        dataset = file.create_dataset(f"restart/{name}", shape, array.dtype, track_times=False, dcpl=early())
         own = (f"restart_{name}_{axis}" for axis in range(array.ndim))
-        _attach_scales(file, dataset, ("restart_slot", *own))
+        attach_scales(file, dataset, ("restart_slot", *own))
 
 
-def _attach_scales(file: h5py.File, dataset: h5py.Dataset, dims: Sequence[str]) -> None:
-    """Name the axes of a dataset; a dimension that no array had before is made."""
-    for axis, dim in enumerate(dims):
-        if dim not in file:
-            _bare_dimension(file, dim, dataset.shape[axis])
-        found = len(file[dim])
-        name = dataset.name.strip("/")
-        require(found == dataset.shape[axis], name, list(dataset.shape), f"{found} along {dim}, like other arrays")
-        dataset.dims[axis].attach_scale(file[dim])
+def _lay_events(file: h5py.File, events: Mapping[str, ArrayLike]) -> None:
+    for name, value in events.items():
+        array = np.asarray(value)
+        words = array.dtype.kind in "OU"
+        dataset = file.create_dataset(
+            f"events/{name}",
+            data=array.astype(object) if words else array,
+            dtype=h5py.string_dtype() if words else None,
+        )
+        attach_scales(file, dataset, ("event", "axis")[: array.ndim])
 
 
-def _early() -> h5py.h5p.PropDCID:
-    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    return properties
-
-
-def _coordinate(file: h5py.File, name: str, values: NDArray, long_name: str) -> None:
-    dataset = file.create_dataset(name, data=values, track_times=False)
-    dataset.make_scale(name)
-    dataset.attrs["units"], dataset.attrs["long_name"] = "1", long_name
-
-
-def _bare_dimension(file: h5py.File, name: str, size: int) -> None:
-    dataset = file.create_dataset(name, (size,), ">f4", track_times=False)  # never written: it takes no space
-    dataset.make_scale(BARE_DIMENSION.format(size))
+def _event_values(dataset: h5py.Dataset) -> NDArray:
+    return dataset.asstr()[()] if h5py.check_string_dtype(dataset.dtype) else dataset[()]
 
 
 def _set_status(file: h5py.File, status: str, message: str) -> None:
@@ -352,29 +304,19 @@ def _set_status(file: h5py.File, status: str, message: str) -> None:
         file.attrs.modify(name, np.bytes_(whole.encode().ljust(length)))
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.decode(errors="replace").rstrip(" \x00")
-    return value.item() if isinstance(value, np.generic) else value
-
-
 def _datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
     found: dict[str, h5py.Dataset] = {}
 
     def note(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset) and "/" in name and not name.startswith("restart/"):
+        if isinstance(item, h5py.Dataset) and "/" in name and name.split("/")[0] not in ("restart", "events"):
             found[name] = item
 
     file.visititems(note)
     return found
 
 
-def _dims(dataset: h5py.Dataset) -> tuple[str, ...]:
-    return tuple(dim[0].name.strip("/") if len(dim) else "" for dim in dataset.dims)
-
-
 def _is_timed(dataset: h5py.Dataset) -> bool:
-    return dataset.ndim > 0 and _dims(dataset)[0] in ("time", "state_time")
+    return dataset.ndim > 0 and dimension_names(dataset)[0] in ("time", "state_time")
 
 
 def _timed(file: h5py.File) -> dict[str, h5py.Dataset]:
@@ -388,7 +330,7 @@ def _untimed(file: h5py.File) -> dict[str, h5py.Dataset]:
 def _kept_positions(file: h5py.File, dataset: h5py.Dataset) -> dict[int, int]:
     """Frame → position along the leading axis of a timed dataset."""
     times = file["time"][()]
-    if _dims(dataset)[0] == "time":
+    if dimension_names(dataset)[0] == "time":
         return {index: index for index in range(len(times))}
     return {int(index): position for position, index in enumerate(np.searchsorted(times, file["state_time"][()]))}
 
@@ -403,7 +345,7 @@ def _opened(path: Path) -> Iterator[h5py.File]:
         reason = str(problem).splitlines()[0]
         raise InputError("path", str(path), f"a whole HDF5 file ({reason})") from None
     with file:
-        ours = _plain(file.attrs.get("format", ""))
+        ours = plain(file.attrs.get("format", ""))
         require(ours == FORMAT, "format", ours, f'"{FORMAT}": {path.name} was written by another program')
         version = int(file.attrs.get("format_version", 0))
         allowed = f"at most {FORMAT_VERSION}: {path.name} needs a newer meanfield"
