@@ -72,17 +72,26 @@ class Continuation:
     """What a density becomes when it is no longer resolved: one of doubled degree, tokens, or nothing."""
 
     model: Model
-    space: Any
+    law: Law
     settings: Settings
     depths: Depths
 
-    def following(self, state: Density) -> Density | Ensemble | None:
-        """The same density at twice the degree, or at max_degree; beyond, with method "auto", tokens on its quadrature."""
+    @property
+    def space(self) -> Any:
+        """Where the density lives."""
+        return self.law.space
+
+    def following(self, state: Density, *, begun: bool) -> Density | Ensemble | None:
+        """The same density at twice the degree, or at max_degree; beyond, with method "auto", tokens on its quadrature.
+
+        Before the first step (not `begun`) its higher coefficients are those of the law; later they were zero.
+        """
         degree = state.grid.degree
         largest = min(self.settings.max_degree or degree, self.space.largest_degree)
         if degree < largest:
             grid = self.space.grid(min(2 * degree, largest))
-            return Density(grid, np.asarray(state.grid.resized(state.coefficients, grid.degree)), state.moment_grid)
+            padded = state.grid.resized(state.coefficients, grid.degree) if begun else self.law.coefficients(grid)
+            return Density(grid, np.asarray(padded), state.moment_grid)
         noisy = self.model.noise is not None
         return None if self.settings.method != "auto" or noisy else self.tokens(state)
 

@@ -147,7 +147,7 @@ class Run:
         self.events.append(Event("under-resolution", float(self.progress.t), nowhere, degree))
         following = None
         if self.continuation is not None:
-            following = self.continuation.following(self.template.moved(before.moving))
+            following = self.continuation.following(self.template.moved(before.moving), begun=bool(before.accepted > 0))
         if following is None:
             return False
         if not isinstance(following, Density):
@@ -280,7 +280,7 @@ class Run:
         """Stand where a stored run stood, after as many doublings of its degree and a hand-over if there was one."""
         state, shape = self.template, np.shape(restart["moving"])
         while np.shape(state.moving) != shape and isinstance(state, Density) and self.continuation is not None:
-            following = self.continuation.following(state)
+            following = self.continuation.following(state, begun=True)
             if following is None:
                 break
             if isinstance(following, Ensemble):

@@ -11,7 +11,7 @@ from small_runs import assert_same_bits, model, two_bumps
 
 import meanfield as mf
 from meanfield import store
-from meanfield.theory import clusters
+from meanfield.normalization import SCHEMES
 
 CIRCLE = mf.Circle()
 DEPTHS = {"final_time": 6.0, "frames": 13}
@@ -39,7 +39,7 @@ def auto(auto_file: Path) -> mf.Solution:
 
 @pytest.fixture(scope="module")
 def reference() -> mf.Solution:
-    return run(method="characteristics", degree=2000, max_degree=None)
+    return run(method="characteristics", degree=1024, max_degree=None)
 
 
 def kinds(solution: mf.Solution) -> list[str]:
@@ -60,7 +60,7 @@ class TestAuto:
     def test_on_either_side_of_the_hand_over_it_is_the_run_by_characteristics(self, auto, reference):
         difference = np.abs(auto.observables["order_parameter"] - reference.observables["order_parameter"])
         density = auto.times <= auto.events[-1].time
-        assert difference[density].max() < 1e-8
+        assert difference[density].max() < 1e-7
         assert difference[~density].max() < 1e-6
 
     def test_every_frame_before_the_hand_over_is_resolved(self, auto):
@@ -83,11 +83,10 @@ class TestAuto:
         sharp = mf.vmf_mixture(CIRCLE, [[1.0, 0.0]], [60.0])
         solution = mf.solve(model(), sharp, 0.1, 2, degree=12, max_degree=100)
         assert solution.status == "complete"
-        assert solution.state(0.0).grid.degree == 48
+        state = solution.state(0.0)
+        assert state.grid.degree == 48
         assert solution.events[0].time == 0.0
-        np.testing.assert_allclose(
-            solution.density(0.0)(np.eye(2)), sharp.density(np.eye(2)), atol=2e-4 * sharp.density(np.eye(2)).max()
-        )
+        np.testing.assert_allclose(state.coefficients, sharp.coefficients(state.grid), atol=1e-15)
 
     def test_without_auto_it_stops_after_the_last_degree_and_says_so(self):
         solution = run(method="density")
@@ -124,7 +123,8 @@ class TestFile:
 
         with xarray.open_datatree(auto_file, engine="h5netcdf") as tree:
             assert list(tree["events/kind"].values) == kinds(auto)
-            np.testing.assert_array_equal(tree["events/time"], [event.time for event in auto.events])
+            events = tree["events"].to_dataset(inherit=False)  # the depths of events, not those of frames
+            np.testing.assert_array_equal(events["time"], [event.time for event in auto.events])
         with netCDF4.Dataset(auto_file) as file:
             assert list(file["events/kind"][:]) == kinds(auto)
         assert list(auto.to_xarray()["events/kind"].values) == kinds(auto)
@@ -137,14 +137,14 @@ def resumed_after(frames: int, folder: Path, whole: mf.Solution, **options: obje
     """The run of `whole`, stopped after so many frames by an exception, and resumed."""
     path = folder / f"stopped_{frames}.h5"
 
-    class Stopped(Exception):
+    class StoppedError(Exception):
         pass
 
     def stop(report) -> None:
         if report.frame + 1 == frames:
-            raise Stopped
+            raise StoppedError
 
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         run(path, progress=stop, **options)
     assert store.read(path).frames_written == frames
     return run(path, resume=True, **options)
@@ -170,22 +170,38 @@ class TestResume:
                     np.testing.assert_array_equal(whole[name][()], other[name][()], err_msg=name)
 
 
+# Depths of the fit, and the quantity that 1 − |∫θdμ|² is a power of. Laws that are powers of depth need great depths.
+LATE = {
+    "post-ln": (np.linspace(9.0, 12.0, 6), np.exp, -2),
+    "ngpt": (np.linspace(9.0, 12.0, 6), np.exp, -2),
+    "sqrt-scaling": (np.linspace(16.0, 25.0, 6), lambda t: np.exp(np.sqrt(t + 1)), -4),
+    "pre-ln": (np.geomspace(1000.0, 3000.0, 6), lambda t: t, -2),
+    "mix-ln": (np.geomspace(1000.0, 3000.0, 6), lambda t: t, -2),
+    "peri-ln": (np.geomspace(1000.0, 3000.0, 6), lambda t: t, -2),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("cls", ["post-ln", "pre-ln", "mix-ln", "peri-ln", "ngpt", "sqrt-scaling"])
-def test_clouds_collapse_by_the_late_laws(cls):
-    """1 − |∫θdμ|² falls like e^{−2t}, t^{−2}, e^{−2∫α}, e^{−4√t} (mathematics page, 3.4), out to t = 50."""
-    scheme = next(scheme for scheme in mf.normalization.SCHEMES if scheme.case_name == cls)()
-    last = {"post-ln": 12.0, "ngpt": 12.0}.get(cls, 50.0)
-    times = np.linspace(0.75, 1.0, 6) * last
-    solution = mf.solve(model(scheme, 0.5), two_bumps(), times=times, method="auto", degree=16, rtol=1e-11, atol=1e-13)
+@pytest.mark.parametrize("name", LATE)
+def test_clouds_collapse_by_the_late_laws(name):
+    """1 − |∫θdμ|² falls like e^{−2t}, e^{−2∫α}, e^{−4√(t+1)} and t^{−2} (mathematics page, 3.4).
+
+    The cloud leaves the far side empty: mass there would arrive late, and on S² add a factor t to e^{−2t}.
+    """
+    times, clock, power = LATE[name]
+    scheme = next(scheme for scheme in SCHEMES if scheme.case_name == name)()
+    cloud = mf.vmf_mixture(mf.Sphere(), [[1.0, 0.0, 0.0], [0.8, 0.6, 0.0]], [20.0, 20.0])
+    solution = mf.solve(model(scheme, 0.5), cloud, times=times, method="auto", degree=32, rtol=1e-11, atol=1e-13)
     assert solution.status == "complete"
+    assert ("hand-over" in kinds(solution)) == scheme.restores
     spread = 1 - solution.observables["order_parameter"][1:] ** 2
-    expected = np.log(clusters.late_decay(scheme_of_theory(cls), times))
-    slope = np.polyfit(expected, np.log(spread), 1)[0]
-    assert slope == pytest.approx(1, abs=0.01)
+    fitted = np.polyfit(np.log(clock(times)), np.log(spread), 1)[0]
+    assert fitted == pytest.approx(power, rel=0.01)
 
 
-def scheme_of_theory(name: str):
-    from meanfield.theory import schemes
-
-    return next(scheme for scheme in vars(schemes).values() if getattr(scheme, "case_name", None) == name)()
+@pytest.mark.slow
+def test_a_run_goes_on_to_depth_50():
+    solution = mf.solve(model(beta=1.0), two_bumps(), 50.0, 51, method="auto", degree=16, max_degree=32)
+    assert solution.status == "complete"
+    assert solution.observables["order_parameter"][-1] == pytest.approx(1, abs=1e-12)
+    assert (np.diff(solution.observables["energy"]) > -1e-12).all()
