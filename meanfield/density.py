@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 
 from .attention import Moments
+from .precision import float64
 from .pytree import pytree
 
 
@@ -92,6 +93,7 @@ class Density:
         """‖error‖ / (atol + rtol ‖ρ‖) in L²(σ), the same at every degree by Parseval's identity."""
         return jnp.sqrt(jnp.sum(error**2)) / (atol + rtol * jnp.sqrt(jnp.sum(self.coefficients**2)))
 
+    @float64
     def resolution(self) -> Array:
         """Share of the spectrum in the top tenth of degrees: the L² norm there over that of all degrees ≥ 1."""
         degrees = self.grid.degrees
@@ -99,26 +101,32 @@ class Density:
         square = self.coefficients**2
         return jnp.sqrt(jnp.sum(square * top) / jnp.maximum(jnp.sum(square * (degrees > 0)), 1e-300))
 
+    @float64
     def quadrature_error(self) -> Array:
         """Not a notion of a density; NaN."""
         return jnp.asarray(np.nan)
 
+    @float64
     def mean_direction(self) -> Array:
         """∫θ dμ from the moments of degree 1: (axis,)."""
         return self.grid.space.mean_part(jnp.einsum("nc,n->c", jnp.asarray(self.directions), self.weights))
 
+    @float64
     def mean_cosine(self, order_parameter: Array) -> Array:
         """|∫θdμ|², the mean cosine of two independent tokens."""
         return order_parameter**2
 
+    @float64
     def mass(self) -> Array:
         """∫ρ dσ, the first coefficient."""
         return self.coefficients[0]
 
+    @float64
     def radii(self) -> tuple[Array, Array]:
         """Mean and standard deviation of the radius: a Density's tokens keep the radius 1."""
         return jnp.asarray(1.0), jnp.asarray(0.0)
 
+    @float64
     def min_density(self) -> Array:
         """The least nodal value of ρ."""
         return jnp.min(self.grid.synthesize(self.coefficients))

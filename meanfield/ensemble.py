@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 
 from .attention import Moments, Tokens
+from .precision import float64
 from .pytree import pytree, static
 
 
@@ -102,10 +103,12 @@ class Ensemble:
         # quadrature weights of a density carry its sign, which may be negative where it is next to nothing
         return jnp.sqrt(jnp.max(jnp.sum(jnp.abs(jnp.asarray(self.weights)) * square, axis=-1)))
 
+    @float64
     def resolution(self) -> Array:
         """Not a notion of an ensemble; NaN for each trial."""
         return jnp.full(np.shape(self.x)[:-2], np.nan)
 
+    @float64
     def quadrature_error(self) -> Array:
         """|∫θdμ − ∫θdμ_coarser| with the embedded coarser rule; NaN where there is none."""
         if self.coarser is None:
@@ -113,6 +116,7 @@ class Ensemble:
         difference = self._mean(self.weights - self.coarser)
         return jnp.sqrt(jnp.sum(difference**2, axis=-1))
 
+    @float64
     def mean_direction(self) -> Array:
         """∫θ dμ: (..., axis)."""
         return self._mean(self.weights)
@@ -122,6 +126,7 @@ class Ensemble:
         mean = jnp.einsum("...nc,n->...c", self.directions, jnp.asarray(weights))
         return mean if self.grid is None else self.grid.space.mean_part(mean)
 
+    @float64
     def mean_cosine(self, order_parameter: Array) -> Array:
         """|∫θdμ|², or for sampled tokens the mean over pairs of distinct ones: (|∫θdμ|² − Σw²)/(1 − Σw²)."""
         if not self.sampled:
@@ -131,16 +136,19 @@ class Ensemble:
         own = self.directions if self.grid is None else self.grid.space.mean_part(self.directions)
         return (order_parameter**2 - jnp.sum(squares * jnp.sum(own**2, axis=-1), axis=-1)) / (1 - jnp.sum(squares))
 
+    @float64
     def mass(self) -> Array:
         """The sum of the weights."""
         return jnp.full(np.shape(self.x)[:-2], jnp.sum(jnp.asarray(self.weights)))
 
+    @float64
     def radii(self) -> tuple[Array, Array]:
         """Mean and standard deviation of the radius under the weights."""
         mean = jnp.sum(self.weights * self.radius, axis=-1)
         variance = jnp.sum(self.weights * (self.radius - mean[..., None]) ** 2, axis=-1)
         return mean, jnp.sqrt(variance)
 
+    @float64
     def min_density(self) -> Array:
         """Not known to an ensemble; NaN for each trial."""
         return jnp.full(np.shape(self.x)[:-2], np.nan)
