@@ -11,7 +11,7 @@ from .density import Density
 from .ensemble import Ensemble
 from .events import Fold
 from .geometry.funk_hecke import attention_degree
-from .initial import ConstantRadius, Law
+from .initial import ConstantRadius, Law, Tokens
 from .keys import require
 from .model import Model
 from .settings import Depths, Settings, Sums
@@ -29,6 +29,9 @@ def initial_state(model: Model, law: Law, radius: Any, settings: Settings, depth
     """The state at t = 0 that `settings.method` asks for. InputError where law, model and method do not fit together."""
     space, method = law.space, settings.method
     _refuse_unfit(model, space, method, depths)
+    going_on = law.ensemble()
+    if going_on is not None and method != "density" and settings.tokens in (None, going_on.x.shape[-2]):
+        return _going_on(model, going_on, radius, space, settings, depths)
     if method == "density" or (method == "auto" and law.smooth and model.restores and _is_unit(radius)):
         return _density(model, law, radius, settings, depths)
     if method in ("characteristics", "auto") and law.smooth:
@@ -156,6 +159,14 @@ def _characteristics(model: Model, law: Law, radius: Any, settings: Settings, de
         moment_grid(model, law.space, len(x), settings.sums, depths),
         np.outer(radius_weights, coarser / coarser.sum()).reshape(-1),
     )
+
+
+def _going_on(model: Model, tokens: Tokens, radius: Any, space: Any, settings: Settings, depths: Depths) -> Ensemble:
+    """The tokens of another run as they are."""
+    require(radius is None, "radius", radius, "absent where tokens go on from a frame: they keep their radii")
+    require(settings.trials == 1, "trials", settings.trials, "1: the tokens are those of a frame, with all its trials")
+    grid = moment_grid(model, space, tokens.x.shape[-2], settings.sums, depths)
+    return Ensemble(tokens.x, tokens.weights, grid, tokens.coarser, sampled=tokens.coarser is None)
 
 
 def _particles(model: Model, law: Law, radius: Any, settings: Settings, depths: Depths) -> Ensemble:

@@ -124,7 +124,7 @@ def _refuse_tracing(model: Model) -> None:
 def _start(
     model: Model, law: Law, radius: Any, depths: Depths, settings: Settings, custom: Mapping, events: list[Crossing]
 ) -> Run:
-    own_radii = law.tokens() is not None and radius is None
+    own_radii = (law.tokens() is not None or law.ensemble() is not None) and radius is None
     radius = radius if radius is not None or own_radii else ConstantRadius()
     if depths.layer_step is not None:
         model = model.of_layers(depths.layer_step)

@@ -159,9 +159,9 @@ class TestCrossings:
 
     def test_a_case_names_them(self, tmp_path):
         changes = {
-            "events.half": {"observable": "mean_cosine", "passes": 0.2},
+            "events.half": {"observable": "mean_cosine", "passes": 0.3},
             "time": {"times": [0.4, 1.6]},
-            "solver.degree": 16,
+            "solver.degree": 48,
         }
         case = mf.read_case("cases/three_bumps.toml", changes)
         solution = case.solve(tmp_path / "run.h5")
