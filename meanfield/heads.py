@@ -36,13 +36,16 @@ class Heads:
     file: str | None = static(default=None)
 
     def __post_init__(self) -> None:
-        if any(isinstance(getattr(self, part), jax.core.Tracer) for part in PARTS):
+        traced = any(isinstance(getattr(self, part), jax.core.Tracer) for part in PARTS)
+        for part in PARTS:
+            matrix = getattr(self, part)
+            matrix = jnp.asarray(matrix) if traced else _numbers(part, matrix)
+            object.__setattr__(self, part, matrix[None] if matrix.ndim == 2 else matrix)
+        if traced:
             return
         for part in PARTS:
-            matrix = _numbers(part, getattr(self, part))
-            matrix = matrix[None] if matrix.ndim == 2 else matrix
+            matrix = getattr(self, part)
             require(matrix.ndim == 3 and matrix.size > 0, part, list(matrix.shape), "matrices (head, row, column)")
-            object.__setattr__(self, part, matrix)
         count, rows, dimension = self.query.shape
         allowed = f"matrices of shape {(count, rows, dimension)}, like query"
         require(self.key.shape == self.query.shape, "key", list(self.key.shape), allowed)

@@ -11,13 +11,14 @@ from small_runs import assert_same_bits, model, two_bumps
 
 import meanfield as mf
 from meanfield import store
+from meanfield.initial import Law
 from meanfield.normalization import SCHEMES
 
 CIRCLE = mf.Circle()
 DEPTHS = {"final_time": 6.0, "frames": 13}
 
 
-def bump() -> mf.initial.Law:
+def bump() -> Law:
     return mf.vmf_mixture(CIRCLE, [[1.0, 0.0], [0.0, 1.0]], [1.5, 1.0], [0.7, 0.3])
 
 

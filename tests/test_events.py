@@ -10,12 +10,13 @@ from scipy.special import i0, i1
 from small_runs import model, two_bumps
 
 import meanfield as mf
+from meanfield.events import Event
 from meanfield.keys import InputError
 
 CONCENTRATION = 1.5
 
 
-def event(solution: mf.Solution, kind: str) -> mf.events.Event:
+def event(solution: mf.Solution, kind: str) -> Event:
     (found,) = (event for event in solution.events if event.kind == kind)
     return found
 

@@ -10,6 +10,7 @@ import pytest
 from small_runs import assert_same_bits, model, two_bumps
 
 import meanfield as mf
+from meanfield.case import from_document, parsed
 from meanfield.keys import InputError
 
 SPHERE = mf.Sphere()
@@ -78,7 +79,7 @@ def test_a_lower_degree_that_would_lose_something_is_refused(files):
 def test_the_case_of_such_a_run_names_the_file(files, tmp_path):
     start = mf.frame(SPHERE, files["density"], index=-2)
     direct = mf.solve(model(), start, 0.2, 2, degree=20, path=tmp_path / "next.h5")
-    case = mf.case.from_document(mf.case.parsed(direct.attributes["case"]), tmp_path)
+    case = from_document(parsed(direct.attributes["case"]), tmp_path)
     assert case.law.case_name == "frame"
     assert_same_bits(case.solve(), direct)
     assert type(mf.open(tmp_path / "next.h5").state()) is mf.Density

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from small_runs import assert_same_bits, model
 
 import meanfield as mf
+from meanfield.case import from_document, parsed
 from meanfield.initial.finite import likeliest_concentration
 from meanfield.keys import InputError
 
@@ -126,7 +127,7 @@ class TestSamples:
         ]
         assert_same_bits(*runs)
         assert runs[0].attributes["case"] == ""
-        case = mf.case.from_document(mf.case.parsed(runs[1].attributes["case"]), tmp_path)
+        case = from_document(parsed(runs[1].attributes["case"]), tmp_path)
         assert case.law.fitted == 5.0
 
     @pytest.mark.parametrize("wrong", [np.ones((4, 2)), np.zeros((4, 3)), np.ones(3), np.full((2, 3), np.nan)])
