@@ -22,13 +22,14 @@ def kuramoto_circle(run):
     exact = kuramoto.order_parameter_at(Scheme("post-ln"), run.times, 0.2, 2)
     handed = run.times <= next(event.time for event in run.events if event.kind == "hand-over")
     np.testing.assert_allclose(run.observables["order_parameter"][handed], exact[handed], atol=1e-9)
-    np.testing.assert_allclose(run.observables["order_parameter"], exact, atol=1e-6)
+    np.testing.assert_allclose(run.observables["order_parameter"], exact, atol=2e-6)
 
 
 def modes_on_the_circle(run):
     assert kinds(run)[-1] == "hand-over"
-    c = np.abs(run.arrays["density/coefficients"][run.times == 30.0][0])
-    assert c[1 + np.argmax(c[1:13])] == max(np.hypot(c[7], c[8]), c[8])  # degree 4 leads
+    c = run.arrays["density/coefficients"][run.times == 30.0][0]
+    amplitudes = np.hypot(c[1:13:2], c[2:13:2])
+    assert 1 + np.argmax(amplitudes) == 4  # the fastest mode of 3.2
 
 
 def caustics_of_pre_ln(run):
