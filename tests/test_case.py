@@ -18,8 +18,8 @@ from meanfield.document import case_text, described_depths, refuse_other_case
 from meanfield.initial import LAWS, ConstantRadius, Law
 from meanfield.keys import InputError
 from meanfield.normalization import SCHEMES
-from meanfield.shipped import find_case, shipped_cases
 from meanfield.settings import Depths, Settings
+from meanfield.shipped import find_case, shipped_cases
 
 HERE = Path(__file__).parent
 
