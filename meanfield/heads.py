@@ -193,8 +193,10 @@ class RandomHeads:
         key = jax.random.fold_in(jax.random.key(self.seed), layer if self.per_layer else 0)
         shape = (*(() if trials is None or not self.per_trial else (trials,)), self.heads, dimension, dimension)
         if self.kind == "symmetric":
-            normal = _normal(key, shape) / np.sqrt(2 * dimension)
-            matrix = normal + jnp.swapaxes(normal, -1, -2)
+            # mirrored, not n + nᵀ: a sum of two products that are computed anew is symmetric up to its last bit only
+            normal, upper = _normal(key, shape), np.triu(np.ones((dimension, dimension), dtype=bool))
+            deviation = np.sqrt((1 + np.eye(dimension)) / dimension)
+            matrix = deviation * jnp.where(upper, normal, jnp.swapaxes(normal, -1, -2))
             return Heads(matrix, jnp.broadcast_to(jnp.eye(dimension), shape), matrix)
         deviation = np.sqrt((2.0 if self.kind == "kaiming" else 1.0) / dimension)
         return Heads(*(deviation * _normal(part, shape) for part in jax.random.split(key, 3)))
