@@ -49,6 +49,7 @@ def _refuse_unfit(model: Model, space: Any, settings: Settings, depths: Depths) 
             attention.heads.trials in own, "heads", shape, "matrices (head, row, column), or as many of them as trials"
         )
     if attention.causal:
+        require(not space.rings, "causal", True, "false in zonal geometry, whose tokens are rings seen through moments")
         require(method == "particles", "method", method, '"particles" where attention is causal: tokens have an order')
     if model.noise is not None:
         require(depths.layers is None, "layers", depths.layers, "absent where there is noise: it acts on a flow")
