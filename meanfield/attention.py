@@ -20,7 +20,7 @@ from jax import Array
 from . import schedule
 from .geometry import funk_hecke
 from .heads import Heads, RandomHeads
-from .keys import Key, require
+from .keys import InputError, Key, require
 from .pytree import pytree, static
 from .schedule import NUMBER_OR_SCHEDULE
 
@@ -32,6 +32,8 @@ LARGEST_UNNORMALIZED_BETA = 700.0
 LARGEST_BETA = 1e6
 # The moment sum for Z carries an absolute error of about this, relative to its largest value.
 MOMENT_ROUNDOFF = 1e-15
+# e to this power is still a float64, with room for sums.
+LARGEST_EXPONENT = 690.0
 
 
 @pytree
@@ -69,8 +71,9 @@ class Attention:
     `Attention(beta)(t, source, points)` is the field of `source` at unit vectors `points` (..., point, axis); where points is
     None, at the nodes of the source's grid or at the source's own tokens.
     beta: a number or a Schedule of depth. heads: matrices Q, K, V, or weights: random ones; Q = K = V = I without both.
-    causal: token k attends to tokens j ≤ k (2411.04990); points other than the tokens attend to all.
-    InputError unless 0 ≤ β ≤ 1e6, for β > 700 when unnormalised, and where both heads and weights are given.
+    causal: token k attends to tokens j ≤ k (2411.04990); points other than the tokens attend to all. A token that sees no
+    weight at all receives 0. TypeError for a source of moments, which have no order.
+    InputError unless 0 ≤ β ≤ 1e6, for β‖KᵀQ‖ > 700 when unnormalised, and where both heads and weights are given.
     """
 
     beta: Any
@@ -93,17 +96,24 @@ class Attention:
     }
 
     def __post_init__(self) -> None:
-        require(self.heads is None or self.weights is None, "weights", self.weights, "absent where heads are given")
+        require(isinstance(self.heads, Heads | None), "heads", self.heads, "Heads, or None")
+        require(isinstance(self.weights, RandomHeads | None), "weights", self.weights, "RandomHeads, or None")
+        require(self.heads is None or self.weights is None, "weights", "given", "absent where heads are given")
         if schedule.is_traced(self.beta):
             return
         known = isinstance(self.beta, schedule.Schedule) or schedule.is_number(self.beta)
         require(known, "beta", self.beta, "a finite number of at least 0, or a Schedule")
+        name = "beta.values" if isinstance(self.beta, schedule.Schedule) else "beta"
         low, high = float(np.min(schedule.values(self.beta))), float(np.max(schedule.values(self.beta)))
-        require(low >= 0, "beta", low, "a number of at least 0")
-        require(high <= LARGEST_BETA, "beta", high, f"at most {LARGEST_BETA:g}")
+        require(low >= 0, name, low, "a number of at least 0")
+        require(high <= LARGEST_BETA, name, high, f"at most {LARGEST_BETA:g}")
         if not self.normalized:
             allowed = f"at most {LARGEST_UNNORMALIZED_BETA:g} for unnormalized attention, whose e^β would overflow"
-            require(high <= LARGEST_UNNORMALIZED_BETA, "beta", high, allowed)
+            require(high <= LARGEST_UNNORMALIZED_BETA, name, high, allowed)
+            if self.heads is not None and not schedule.is_traced(self.heads):
+                norm = self.heads.reach()
+                allowed = f"at most {LARGEST_UNNORMALIZED_BETA:g} times the norm of KᵀQ, {norm:.3g}, for unnormalized attention"
+                require(high * norm <= LARGEST_UNNORMALIZED_BETA, name, high, allowed)
 
     @classmethod
     def from_case(
@@ -113,7 +123,7 @@ class Attention:
         given = None
         if isinstance(heads, dict):
             require(set(heads) == {"file"}, "heads", heads, "a list of tables, or { file = … }")
-            given = Heads.from_file(folder / heads["file"])
+            given = _heads_from_file(folder / heads["file"], dimension)
         elif heads is not None:
             given = Heads.from_tables(heads, dimension)
         beta = schedule.from_case("beta", beta)
@@ -130,11 +140,11 @@ class Attention:
         plain = self.heads is None and self.weights is None and not self.causal
         return plain and not isinstance(self.beta, schedule.Schedule)
 
-    def reach(self, dimension: int, final_time: float, layers: int | None = None) -> float:
+    def reach(self, dimension: int, final_time: float, layers: int | None = None, trials: int | None = None) -> float:
         """The largest β‖KᵀQ‖ of a run: the β of the narrowest kernel, which decides how many moments attention needs."""
         beta = float(np.max(schedule.values(self.beta)))
         if self.weights is not None:
-            return beta * self.weights.reach(dimension, final_time, layers)
+            return beta * self.weights.reach(dimension, final_time, layers, trials)
         return beta if self.heads is None else beta * self.heads.reach()
 
     def drawn(self, layer: Array, dimension: int, trials: int | None = None) -> Attention:
@@ -151,6 +161,8 @@ class Attention:
     def __call__(self, t: Array, source: Moments | Tokens, points: Array | None = None) -> Field:
         """The attention field of `source` at `points`."""
         beta = schedule.at(self.beta, t)
+        if self.causal and isinstance(source, Moments):
+            raise TypeError("causal attention follows the order of tokens, which moments do not have: use a direct sum")
         if self.weights is not None:
             width, trials = _widths(source)
             return self.at_depth(t, width, trials)(t, source, points)
@@ -202,20 +214,34 @@ class Attention:
     def _field(self, beta: Array, sums: _Sums) -> Field:
         # Signed weights may leave nothing but round-off where no mass is within reach.
         total = jnp.maximum(sums.total, MOMENT_ROUNDOFF * sums.magnitude)
-        vector = sums.vector / total[..., None] if self.normalized else jnp.exp(sums.shift)[..., None] * sums.vector
-        accuracy = jnp.min(sums.total / sums.magnitude, axis=-1)
+        sees = sums.magnitude > 0
+        share = sums.vector / jnp.where(sees, total, 1.0)[..., None]
+        vector = share if self.normalized else jnp.exp(sums.shift)[..., None] * sums.vector
+        accuracy = jnp.min(jnp.where(sees, sums.total / jnp.where(sees, sums.magnitude, 1.0), 1.0), axis=-1)
         return Field(vector, total * jnp.exp(sums.shift - beta), accuracy)
 
     def energy(self, t: Array, partition: Array, weights: Array, order_parameter: Array) -> Array:
         """e^{−β} E(μ) = (2β)⁻¹ ∬ e^{β(⟨Qx,Ky⟩−1)} dμ dμ from e^{−β}Z at weighted points (..., point), the mean over heads.
 
-        At β = 0 it is ½|∫θdμ|², the limit of E − 1/2β, and NaN with heads.
+        Causal: over pairs in which y does not follow x. At β = 0 it is ½|∫θdμ|², the limit of E − 1/2β, and NaN with heads
+        or a mask.
         """
         beta = schedule.at(self.beta, t)
         positive = beta > 0
         mean = jnp.sum(weights * partition, axis=-1)
-        limit = order_parameter**2 / 2 if self.heads is None and self.weights is None else jnp.nan
+        plain = self.heads is None and self.weights is None and not self.causal
+        limit = order_parameter**2 / 2 if plain else jnp.nan
         return jnp.where(positive, mean / (2 * jnp.where(positive, beta, 1.0)), limit)
+
+
+def _heads_from_file(path: Path, dimension: int) -> Heads:
+    try:
+        heads = Heads.from_file(path)
+        shape = list(heads.query.shape)
+        require(heads.dimension == dimension, "file: query", shape, f"matrices for tokens of dimension {dimension}")
+    except InputError as problem:
+        raise problem.under("heads") from None
+    return heads
 
 
 def _widths(source: Moments | Tokens) -> tuple[int, int | None]:
@@ -247,16 +273,17 @@ def _direct_rows(
     causal: bool, signed: bool, queries: Array, keys: Array, values: Array, weights: Array
 ) -> tuple[Array, ...]:
     count, sources = queries.shape[0], keys.shape[0]
-    # A token without weight must neither set the shift, or Z could underflow to 0, nor overflow above it: 0 · ∞.
+    # A token without weight must neither set the shift, or Z could underflow to 0, nor overflow above it: 0 · ∞. Its
+    # kernel stays, as the derivative in its weight.
     log_weight = jnp.where(weights != 0, 0.0, -jnp.inf)
 
     def block(rows: Array, index: Array) -> tuple[Array, ...]:
-        scores = rows @ keys.T + log_weight
+        scores = rows @ keys.T
         if causal:
             scores = jnp.where(np.arange(sources) <= index[:, None], scores, -jnp.inf)
-        shift = jax.lax.stop_gradient(jnp.max(scores, axis=1))
+        shift = jax.lax.stop_gradient(jnp.max(scores + log_weight, axis=1))
         shift = jnp.where(jnp.isfinite(shift), shift, 0.0)  # a token that sees no weight at all
-        kernel = jnp.exp(scores - shift[:, None]) * weights
+        kernel = jnp.exp(jnp.minimum(scores - shift[:, None], LARGEST_EXPONENT)) * weights
         total = kernel.sum(axis=1)
         return total, jnp.abs(kernel).sum(axis=1) if signed else total, shift, kernel @ values
 

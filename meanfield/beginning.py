@@ -14,7 +14,7 @@ from .geometry.funk_hecke import attention_degree
 from .initial import ConstantRadius, Law, Tokens
 from .keys import require
 from .model import Model
-from .settings import Depths, Settings, Sums
+from .settings import Depths, Settings
 
 # Moments lose e^{2β} of relative accuracy where Z is least; up to here that leaves 1e-9.
 FAST_SUMS_LARGEST_BETA = 7.0
@@ -28,11 +28,12 @@ DEFAULT_TOKENS = 4096
 def initial_state(model: Model, law: Law, radius: Any, settings: Settings, depths: Depths) -> Density | Ensemble:
     """The state at t = 0 that `settings.method` asks for. InputError where law, model and method do not fit together."""
     space, method = law.space, settings.method
-    _refuse_unfit(model, space, method, depths)
+    _refuse_unfit(model, space, settings, depths)
     going_on = law.ensemble()
     if going_on is not None and method != "density" and settings.tokens in (None, going_on.x.shape[-2]):
         return _going_on(model, going_on, radius, space, settings, depths)
-    if method == "density" or (method == "auto" and law.smooth and model.restores and _is_unit(radius)):
+    flows = depths.layers is None and model.restores and _is_unit(radius)
+    if method == "density" or (method == "auto" and law.smooth and flows):
         return _density(model, law, radius, settings, depths)
     if method in ("characteristics", "auto") and law.smooth:
         require(hasattr(space, "quadrature"), "method", method, f'"particles": {space!r} has no quadrature')
@@ -40,16 +41,21 @@ def initial_state(model: Model, law: Law, radius: Any, settings: Settings, depth
     return _particles(model, law, radius, settings, depths)
 
 
-def _refuse_unfit(model: Model, space: Any, method: str, depths: Depths) -> None:
+def _refuse_unfit(model: Model, space: Any, settings: Settings, depths: Depths) -> None:
     """Raise InputError where the model cannot act on this space, or not by this method."""
-    attention = model.attention
+    attention, method = model.attention, settings.method
     if attention.heads is not None or attention.weights is not None:
         key = "weights" if attention.heads is None else "heads"
         require(not space.rings, key, "given", "absent in zonal geometry, where only Q = K = V = I keeps the symmetry")
     if attention.heads is not None:
         shape = list(np.shape(attention.heads.query))
         require(attention.heads.dimension == space.dimension, "heads", shape, f"matrices for d = {space.dimension}")
+        own = (None, settings.trials) if method == "particles" and settings.trials > 1 else (None,)
+        require(
+            attention.heads.trials in own, "heads", shape, "matrices (head, row, column), or as many of them as trials"
+        )
     if attention.causal:
+        require(not space.rings, "causal", True, "false in zonal geometry, whose tokens are rings seen through moments")
         require(method == "particles", "method", method, '"particles" where attention is causal: tokens have an order')
     if model.noise is not None:
         require(depths.layers is None, "layers", depths.layers, "absent where there is noise: it acts on a flow")
@@ -107,7 +113,7 @@ class Continuation:
         nodes, weights = self.space.quadrature(degree)
         values = np.asarray(density.grid.evaluate(density.coefficients, nodes))
         coarser = self.space.coarser(degree) * values
-        grid = moment_grid(self.model, self.space, len(nodes), self.settings.sums, self.depths)
+        grid = moment_grid(self.model, self.space, len(nodes), self.settings, self.depths)
         each = weights * values
         return Ensemble(nodes, each / each.sum(), grid, coarser / coarser.sum())
 
@@ -123,7 +129,7 @@ def fold_mark(model: Model, law: Law, state: Any, settings: Settings) -> Fold | 
 
 def density_moment_grid(model: Model, space: Any, depths: Depths) -> Any:
     """The grid on whose nodes heads see a density; None for Q = K = V = I, which its own grid serves."""
-    reach = _moment_reach(model, space, depths)
+    reach = _moment_reach(model, space, depths, None)
     plain = model.attention.heads is None and model.attention.weights is None
     return None if plain else space.grid(attention_degree(reach, space.dimension))
 
@@ -132,10 +138,12 @@ def _is_unit(radius: Any) -> bool:
     return isinstance(radius, ConstantRadius) and radius.value == 1
 
 
-def _moment_reach(model: Model, space: Any, depths: Depths) -> float:
+def _moment_reach(model: Model, space: Any, depths: Depths, trials: int | None) -> float:
     """The β of the narrowest kernel of a run. InputError where sums through moments cannot serve it."""
-    reach = model.attention.reach(space.dimension, depths.final, depths.layers)
-    allowed = f"at most {LARGEST_MOMENT_BETA:g} where attention goes through moments; direct sums take more"
+    reach = model.attention.reach(space.dimension, depths.final, depths.layers, trials)
+    plain = model.attention.heads is None and model.attention.weights is None
+    size = "" if plain else "a β for which β times the norm of KᵀQ, shown here, is "
+    allowed = f"{size}at most {LARGEST_MOMENT_BETA:g} where attention goes through moments; direct sums take more"
     require(reach <= LARGEST_MOMENT_BETA, "beta", reach, allowed)
     return reach
 
@@ -156,7 +164,7 @@ def _characteristics(model: Model, law: Law, radius: Any, settings: Settings, de
     return Ensemble(
         x,
         np.outer(radius_weights, each).reshape(-1),
-        moment_grid(model, law.space, len(x), settings.sums, depths),
+        moment_grid(model, law.space, len(x), settings, depths),
         np.outer(radius_weights, coarser / coarser.sum()).reshape(-1),
     )
 
@@ -165,7 +173,7 @@ def _going_on(model: Model, tokens: Tokens, radius: Any, space: Any, settings: S
     """The tokens of another run as they are."""
     require(radius is None, "radius", radius, "absent where tokens go on from a frame: they keep their radii")
     require(settings.trials == 1, "trials", settings.trials, "1: the tokens are those of a frame, with all its trials")
-    grid = moment_grid(model, space, tokens.x.shape[-2], settings.sums, depths)
+    grid = moment_grid(model, space, tokens.x.shape[-2], settings, depths)
     return Ensemble(tokens.x, tokens.weights, grid, tokens.coarser, sampled=tokens.coarser is None)
 
 
@@ -188,12 +196,13 @@ def _particles(model: Model, law: Law, radius: Any, settings: Settings, depths: 
             trials.append(directions * radii[:, None])
         x = np.stack(trials) if settings.trials > 1 else trials[0]
     count = x.shape[-2]
-    grid = moment_grid(model, law.space, count, settings.sums, depths)
+    grid = moment_grid(model, law.space, count, settings, depths)
     return Ensemble(x, np.full(count, 1 / count), grid, None, sampled=True)
 
 
-def moment_grid(model: Model, space: Any, count: int, sums: Sums, depths: Depths) -> Any:
+def moment_grid(model: Model, space: Any, count: int, settings: Settings, depths: Depths) -> Any:
     """The grid of the moments through which tokens see each other, or None for the direct sum."""
+    sums, trials = settings.sums, settings.trials if settings.trials > 1 else None
     if not hasattr(space, "grid"):
         require(sums != "fast", "sums", sums, f'"auto" or "direct": {space!r} has no harmonics')
         return None
@@ -205,9 +214,11 @@ def moment_grid(model: Model, space: Any, count: int, sums: Sums, depths: Depths
     if sums == "direct":
         return None
     if space.rings or sums == "fast":
-        return space.grid(attention_degree(_moment_reach(model, space, depths), space.dimension))
-    reach = model.attention.reach(space.dimension, depths.final, depths.layers)
-    if count < FAST_SUMS_FEWEST_TOKENS or reach > FAST_SUMS_LARGEST_BETA:
+        return space.grid(attention_degree(_moment_reach(model, space, depths, trials), space.dimension))
+    if count < FAST_SUMS_FEWEST_TOKENS:
+        return None
+    reach = model.attention.reach(space.dimension, depths.final, depths.layers, trials)
+    if reach > FAST_SUMS_LARGEST_BETA:
         return None
     grid = space.grid(attention_degree(reach, space.dimension))
     plain = model.attention.heads is None and model.attention.weights is None

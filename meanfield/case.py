@@ -93,12 +93,19 @@ class Case:
                 **options,
             )
         except InputError as problem:
-            raise problem.under("solver") if problem.key in Settings.case_keys else problem from None
+            raise _placed(problem) from None
 
     def _asked(self) -> dict[str, Any]:
         layers, step = self.depths.layers, self.depths.layer_step
         frames = {"frames": len(self.times), "layers": layers, "layer_step": step}
         return {"times": self.times} if layers is None else frames
+
+
+def _placed(problem: InputError) -> InputError:
+    """The error of a run with the section in which its key stands."""
+    own = {"solver": Settings.case_keys, "attention": Attention.case_keys, "time": TIME_KEYS}
+    section = next((name for name, keys in own.items() if problem.key.split(".")[0] in keys), None)
+    return problem if section is None else problem.under(section)
 
 
 def read(path: str | Path, changes: Mapping[str, Any] | None = None) -> Case:
@@ -248,12 +255,12 @@ def _templates(case: Case, stored: store.StoredRun) -> tuple[Any, ...]:
     if len(stored.kept_times) == 0:
         return ()
     frame = {name: values[-1] for name, values in stored.arrays.items()}
-    space, sums, depths = case.law.space, case.settings.sums, case.depths
+    space, depths = case.law.space, case.depths
 
     def grid(state: Any, count: int) -> Any:
         if state is Density:
             return density_moment_grid(case.model, space, depths)
-        return moment_grid(case.model, space, count, sums, depths)
+        return moment_grid(case.model, space, count, case.settings, depths)
 
     return tuple(cls.from_arrays(space, frame, stored.fixed, functools.partial(grid, cls)) for cls in states)
 
@@ -279,9 +286,21 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
     try:
         return TypeAdapter(kind).validate_python(value, strict=True)
     except ValidationError as problem:
-        first = problem.errors(include_url=False)[0]
-        place = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
+        # of a union the member that got furthest into the value is the one that was meant
+        first = max(problem.errors(include_url=False), key=lambda error: len(error["loc"]))
+        place = _place(value, first["loc"])
         raise InputError(name + place, first["input"], first["msg"].removeprefix("Input should be ")) from None
+
+
+def _place(value: Any, loc: Sequence[str | int]) -> str:
+    """The keys and indices of pydantic's loc as TOML has them, without the names of types that stand between."""
+    place = ""
+    for part in loc:
+        if isinstance(part, str) and isinstance(value, dict) and part in value:
+            place, value = f"{place}.{part}", value[part]
+        elif isinstance(part, int) and isinstance(value, list):
+            place, value = f"{place}[{part}]", value[part]
+    return place
 
 
 def _values(

@@ -11,7 +11,9 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
+from . import schedule
 from .keys import InputError, Key, require
+from .precision import float64
 from .pytree import pytree, static
 from .store import read_arrays
 
@@ -20,6 +22,8 @@ PARTS = ("query", "key", "value")
 MOST_NUMBERS_IN_A_CASE = 4096
 # Random layers change at depths k·interval; a depth this close to one (in layers) has reached it.
 LAYER_SLACK = 1e-9
+# Every draw of a run is looked at before it starts, which takes 0.3 ms each.
+MOST_LAYERS = 10**6
 
 
 @pytree
@@ -45,12 +49,14 @@ class Heads:
             return
         for part in PARTS:
             matrix = getattr(self, part)
-            require(matrix.ndim == 3 and matrix.size > 0, part, list(matrix.shape), "matrices (head, row, column)")
-        count, rows, dimension = self.query.shape
-        allowed = f"matrices of shape {(count, rows, dimension)}, like query"
+            fine = matrix.ndim in (3, 4) and matrix.size > 0
+            allowed = "matrices (head, row, column), with a trial axis before them or not"
+            require(fine, part, list(matrix.shape), allowed)
+        *lead, rows, dimension = self.query.shape
+        allowed = f"matrices of shape {(*lead, rows, dimension)}, like query"
         require(self.key.shape == self.query.shape, "key", list(self.key.shape), allowed)
-        allowed = f"matrices of shape {(count, dimension, dimension)}"
-        require(self.value.shape == (count, dimension, dimension), "value", list(self.value.shape), allowed)
+        square = (*lead, dimension, dimension)
+        require(self.value.shape == square, "value", list(self.value.shape), f"matrices of shape {square}")
 
     @classmethod
     def from_tables(cls, tables: list[dict[str, ArrayLike]], dimension: int) -> Heads:
@@ -80,17 +86,25 @@ class Heads:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Heads:
-        """Heads from arrays query, key, value in an .npz file: (head, row, column), or (row, column) for one head."""
+        """Heads from arrays query, key, value in an .npz file: (head, row, column), or (row, column) for one head.
+
+        InputError for a file that cannot be read, and for arrays that are not of this form.
+        """
         arrays = read_arrays(path, PARTS)
         try:
-            return cls(arrays["query"], arrays["key"], arrays["value"], str(path))
+            heads = cls(arrays["query"], arrays["key"], arrays["value"], str(path))
         except InputError as problem:
             raise InputError(f"file: {problem.key}", problem.value, problem.allowed) from None
+        shape = list(heads.query.shape)
+        require(heads.trials is None, "file: query", shape, "matrices (head, row, column): trials share a file")
+        return heads
 
     def as_case(self) -> Any:
-        """The heads as they stand in a case file. TypeError where they are too large to be written out."""
+        """The heads as they stand in a case file. TypeError where they are too large to be written out, or differ by trial."""
         if self.file is not None:
             return {"file": str(Path(self.file).resolve())}
+        if self.trials is not None:
+            raise TypeError("a case file has one set of heads for all trials")
         parts = {part: np.asarray(getattr(self, part)) for part in PARTS}
         if sum(matrix.size for matrix in parts.values()) > MOST_NUMBERS_IN_A_CASE:
             raise TypeError("heads of this size belong in a file")
@@ -100,6 +114,11 @@ class Heads:
     def dimension(self) -> int:
         """The dimension d of the tokens that the matrices take."""
         return self.query.shape[-1]
+
+    @property
+    def trials(self) -> int | None:
+        """The number of trials that have heads of their own; None where all share them."""
+        return self.query.shape[0] if np.ndim(self.query) == 4 else None
 
     def reach(self) -> float:
         """The largest norm of K_hᵀQ_h: e^{β⟨Qθ,Kω⟩} is as narrow as the kernel of β times it."""
@@ -121,7 +140,8 @@ Kind = Literal["kaiming", "gaussian", "symmetric"]
 
 @pytree
 class RandomHeads:
-    """Heads with independent random matrices, drawn by seed and layer where they are needed and never stored.
+    """Heads with independent random matrices, drawn by seed and layer where they are needed and never stored: the same bits
+    wherever that is.
 
     kind: "kaiming" has entries N(0, 2/d) (He et al. 2015, fan-in d), "gaussian" N(0, 1/d), each for Q, K and V;
     "symmetric" takes Q = V = S and K = I with S symmetric, entries N(0, 1/d) off and N(0, 2/d) on the diagonal, for which
@@ -148,12 +168,14 @@ class RandomHeads:
 
     def __post_init__(self) -> None:
         require(self.kind in get_args(Kind), "kind", self.kind, "one of " + ", ".join(get_args(Kind)))
-        require(1 <= self.heads <= 1024, "heads", self.heads, "an integer from 1 to 1024")
+        fine = _is_integer(self.heads) and 1 <= self.heads <= 1024
+        require(fine, "heads", self.heads, "an integer from 1 to 1024")
         if not isinstance(self.seed, jax.core.Tracer):
-            require(0 <= self.seed < 2**63, "seed", self.seed, "an integer from 0 to 2^63 − 1")
+            fine = _is_integer(self.seed) and 0 <= self.seed < 2**63
+            require(fine, "seed", self.seed, "an integer from 0 to 2^63 − 1")
             object.__setattr__(self, "seed", np.asarray(self.seed, dtype=np.int64))
         if not isinstance(self.interval, jax.core.Tracer):
-            fine = bool(np.isfinite(self.interval)) and self.interval >= 1e-9
+            fine = schedule.is_number(self.interval) and self.interval >= 1e-9
             require(fine, "interval", self.interval, "a finite number of at least 1e-9")
 
     def layer(self, t: Array) -> Array:
@@ -167,20 +189,37 @@ class RandomHeads:
             return jnp.asarray(jnp.inf)
         return jax.lax.stop_gradient(jnp.asarray(self.interval, dtype=float)) * (self.layer(t) + 1)
 
+    @float64
     def drawn(self, layer: Array | int, dimension: int, trials: int | None = None) -> Heads:
         """The heads of a layer: (head, d, d) each, with a leading trial axis where trials have networks of their own."""
         key = jax.random.fold_in(jax.random.key(self.seed), layer if self.per_layer else 0)
         shape = (*(() if trials is None or not self.per_trial else (trials,)), self.heads, dimension, dimension)
         if self.kind == "symmetric":
-            normal = jax.random.normal(key, shape) / np.sqrt(2 * dimension)
-            matrix = normal + jnp.swapaxes(normal, -1, -2)
+            # mirrored, not n + nᵀ: a sum of two products that are computed anew is symmetric up to its last bit only
+            normal, upper = _normal(key, shape), np.triu(np.ones((dimension, dimension), dtype=bool))
+            deviation = np.sqrt((1 + np.eye(dimension)) / dimension)
+            matrix = deviation * jnp.where(upper, normal, jnp.swapaxes(normal, -1, -2))
             return Heads(matrix, jnp.broadcast_to(jnp.eye(dimension), shape), matrix)
         deviation = np.sqrt((2.0 if self.kind == "kaiming" else 1.0) / dimension)
-        return Heads(*(deviation * jax.random.normal(part, shape) for part in jax.random.split(key, 3)))
+        return Heads(*(deviation * _normal(part, shape) for part in jax.random.split(key, 3)))
 
-    def reach(self, dimension: int, final_time: float, layers: int | None) -> float:
-        """The largest norm of KᵀQ over every layer up to a depth, or of so many layers."""
-        count = layers if layers is not None else int(np.ceil(final_time / float(self.interval) - LAYER_SLACK))
-        numbers = range(max(1, count) if self.per_layer else 1)
+    def reach(self, dimension: int, final_time: float, layers: int | None, trials: int | None = None) -> float:
+        """The largest norm of KᵀQ over every layer up to a depth, or of so many layers and the one that would follow, as
+        whose input the last state is observed. InputError for more than 10⁶ layers.
+        """
+        last = layers if layers is not None else np.floor(final_time / float(self.interval) + LAYER_SLACK)
+        count = int(last) + 1 if self.per_layer else 1
+        allowed = f"a depth of layers of which {MOST_LAYERS} at most make up the run"
+        require(count <= MOST_LAYERS, "weights.interval", self.interval, allowed)
         with jax.enable_x64(True):
-            return max(self.drawn(layer, dimension).reach() for layer in numbers)
+            return max(self.drawn(layer, dimension, trials).reach() for layer in range(count))
+
+
+def _normal(key: Array, shape: tuple[int, ...]) -> Array:
+    # Without the barrier XLA merges the factors behind it with its own, and a compiled draw differs in its last bit.
+    return jax.lax.optimization_barrier(jax.random.normal(key, shape))
+
+
+def _is_integer(value: Any) -> bool:
+    whole = isinstance(value, int | np.integer) or (isinstance(value, np.ndarray) and value.dtype.kind in "iu")
+    return whole and not isinstance(value, bool) and np.ndim(value) == 0

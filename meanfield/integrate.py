@@ -96,12 +96,15 @@ def _take_step(model: Model, state: Any, t: Array, h: Array, limits: Limits, mar
 
 def _step_size(model: Model, now: Progress, end: Array) -> tuple[Array, Array, Array]:
     """The size of the next step, the depth that bounds it, and whether the step ends there."""
-    stop = jnp.minimum(end, model.next_break(now.t))
+    # Derivatives are those of the steps taken: of all lengths only that to `end` is a function of the parameters.
+    stop, step = jnp.minimum(end, model.next_break(now.t)), jax.lax.stop_gradient(now.step)
     remaining = stop - now.t
-    last = now.step >= remaining * (1 - 1e-12)
+    last = step >= remaining * (1 - 1e-12)
     # Two halves rather than a step and a sliver.
     return (
-        jnp.where(last, remaining, jnp.minimum(now.step, jnp.maximum(remaining / 2, remaining - now.step))),
+        jnp.where(
+            last, remaining, jax.lax.stop_gradient(jnp.minimum(step, jnp.maximum(remaining / 2, remaining - step)))
+        ),
         stop,
         last,
     )
@@ -132,6 +135,7 @@ def _attempt(
     state = template.moved(now.moving)
     h, stop, last = _step_size(model, now, end)
     new, error, seen = _take_step(model, state, now.t, h, limits, marks)
+    error = jax.lax.stop_gradient(error)
     judged = judge(now, seen, limits)
     finite = jnp.isfinite(error) & jnp.all(jnp.isfinite(new))
     accept = finite & (error <= 1) & (judged.status == COMPLETE)
@@ -191,16 +195,19 @@ def evolve(
 ) -> Any:
     """The state at depth t1 from that at t0 ≤ t1: the traceable core, which stops for nothing.
 
-    Traced by jax.jit and jax.vmap. jax.grad gives the derivative of the steps taken, in β, α, τ, κ, t0, t1, the moving
-    array and the weights: accepted steps are stored, at most `max_steps` a branch, and replayed backwards; beyond,
-    gradients are NaN. With derivative = "forward" jax.jvp and jax.jacfwd work instead. InputError for depths that are not
-    finite or decrease. Where the integrator cannot go on (non-finite values, step underflow), and where traced depths
-    decrease, the moving array comes back as NaN.
+    Traced by jax.jit and jax.vmap. jax.grad gives the derivative of the steps taken, in β, α, their schedules, heads, τ, κ,
+    t0, t1, the moving array and the weights: accepted steps are stored, at most `max_steps` a branch, and replayed
+    backwards; beyond, gradients are NaN. Tolerances, grids and the interval of random heads are constants, of gradient 0.
+    With derivative = "forward" jax.jvp and jax.jacfwd work instead.
+    InputError for depths that are not finite or decrease, another derivative, and max_steps below 1. Where the integrator
+    cannot go on (non-finite values, step underflow), and where traced depths decrease, the moving array comes back as NaN.
     """
     if not any(isinstance(depth, jax.core.Tracer) for depth in (t0, t1)):
         require(bool(np.isfinite(t0)) and bool(np.isfinite(t1)), "t1", (t0, t1), "finite depths t0 and t1")
         require(bool(t0 <= t1), "t1", t1, f"a depth of at least t0 = {t0}: depth only grows")
     require(derivative in ("reverse", "forward"), "derivative", derivative, '"reverse" or "forward"')
+    whole = isinstance(max_steps, int) and not isinstance(max_steps, bool) and max_steps >= 1
+    require(whole, "max_steps", max_steps, "an integer of at least 1")
     return _evolve(derivative == "reverse", max_steps, *float64_leaves((model, state, t0, t1, rtol, atol)))
 
 

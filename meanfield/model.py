@@ -68,9 +68,10 @@ class Model:
         return knot if self.attention.weights is None else jnp.minimum(knot, self.attention.weights.next_break(t))
 
     def at_depth(self, state: Any, t: Array) -> Model:
-        """The model for a step that begins at depth t and ends by the next break: random matrices drawn."""
+        """The model for a step that begins at depth t and ends by the next break: random matrices drawn, schedules linear."""
         width, trials = _widths(state)
-        return Model(self.attention.at_depth(t, width, trials), self.normalization, self.noise)
+        drawn = Model(self.attention.at_depth(t, width, trials), self.normalization, self.noise)
+        return schedule.within_step(drawn, t)
 
     def of_layers(self, step: float) -> Model:
         """The model of a network whose layers have step η: a draw of random matrices lasts one layer."""

@@ -31,14 +31,18 @@ def float64(function: Callable[P, R]) -> Callable[P, R]:
     Where x64 was off the result holds NumPy arrays, as JAX would round its own to float32 in the next operation.
     """
 
+    def refuse_tracing(tree: Any) -> None:
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree)):
+            raise PrecisionError(f"{function.__qualname__} computes in float64 but is traced with x64 off: {TURN_ON}")
+
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         if jax.config.read("jax_enable_x64"):
             return function(*args, **kwargs)
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
-            raise PrecisionError(f"{function.__qualname__} computes in float64 but is traced with x64 off: {TURN_ON}")
+        refuse_tracing((args, kwargs))
         with jax.enable_x64(True):
             result = function(*args, **kwargs)
+            refuse_tracing(result)  # constants under an outer jax.jit
             return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, result)
 
     return wrapped

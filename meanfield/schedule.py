@@ -41,7 +41,34 @@ class Schedule:
 
     def __call__(self, t: Any) -> Array:
         """The value at depth t."""
-        return jnp.interp(t, jnp.asarray(self.times), jnp.asarray(self.values))
+        return self.piece(t)(t)
+
+    def piece(self, t: Any) -> Line:
+        """The line that the schedule follows from depth t to the next knot."""
+        times, values = jnp.asarray(self.times), jnp.asarray(self.values)
+        right = jnp.searchsorted(jax.lax.stop_gradient(times), jax.lax.stop_gradient(t), side="right")
+        last = times.shape[0] - 1
+        left, right = jnp.clip(right - 1, 0, last), jnp.clip(right, 0, last)
+        width = times[right] - times[left]
+        flat = left == right  # before the first knot and from the last on
+        slope = jnp.where(flat, 0.0, (values[right] - values[left]) / jnp.where(flat, 1.0, width))
+        return Line(times[left], values[left], slope)
+
+
+@pytree
+class Line:
+    """t ↦ value + slope (t − origin): a Schedule as one step sees it, at either end of which it may have a knot.
+
+    There a Schedule has two slopes in its knots' depths, of which the step must see its own.
+    """
+
+    origin: Any
+    value: Any
+    slope: Any
+
+    def __call__(self, t: Any) -> Array:
+        """The value at depth t."""
+        return self.value + self.slope * (t - self.origin)
 
 
 # What a case file may say for such a number.
@@ -63,8 +90,8 @@ def from_case(key: str, value: float | dict[str, list[float]]) -> float | Schedu
 
 
 def at(quantity: Any, t: Any) -> Array:
-    """The value at depth t of a number or a Schedule."""
-    return quantity(t) if isinstance(quantity, Schedule) else jnp.asarray(quantity, dtype=float)
+    """The value at depth t of a number, a Schedule or a Line."""
+    return quantity(t) if isinstance(quantity, Schedule | Line) else jnp.asarray(quantity, dtype=float)
 
 
 def values(quantity: Any) -> np.ndarray:
@@ -85,10 +112,18 @@ def is_number(quantity: Any) -> bool:
 
 def next_knot(tree: Any, t: Array) -> Array:
     """The first depth after t at which some Schedule in a pytree has a kink; infinite where there is none."""
-    is_schedule = lambda node: isinstance(node, Schedule)  # noqa: E731
-    knots = [node.times for node in jax.tree.leaves(tree, is_leaf=is_schedule) if is_schedule(node)]
+    knots = [node.times for node in jax.tree.leaves(tree, is_leaf=_is_schedule) if _is_schedule(node)]
     later = jnp.asarray(jnp.inf)
     for times in knots:
         times = jax.lax.stop_gradient(jnp.asarray(times, dtype=float))
         later = jnp.minimum(later, jnp.min(jnp.where(times > t, times, jnp.inf)))
     return later
+
+
+def within_step(tree: Any, t: Array) -> Any:
+    """The same pytree for a step that begins at depth t and ends by the next knot: a Line for every Schedule."""
+    return jax.tree.map(lambda node: node.piece(t) if _is_schedule(node) else node, tree, is_leaf=_is_schedule)
+
+
+def _is_schedule(node: Any) -> bool:
+    return isinstance(node, Schedule)
