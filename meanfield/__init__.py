@@ -26,6 +26,7 @@ _WHERE = {
     "SqrtScaling": "normalization",
     "Model": "model",
     "Density": "density",
+    "JointDensity": "joint_density",
     "Ensemble": "ensemble",
     "ConstantRadius": "initial",
     "NormalRadius": "initial",

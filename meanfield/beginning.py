@@ -12,6 +12,7 @@ from .ensemble import Ensemble
 from .events import Fold
 from .geometry.funk_hecke import attention_degree
 from .initial import ConstantRadius, Law, Tokens
+from .joint_density import JointDensity, joint_density
 from .keys import require
 from .model import Model
 from .settings import Depths, Settings
@@ -23,16 +24,20 @@ FAST_SUMS_FEWEST_TOKENS = 256
 # The recurrence of the Bessel ratios is verified up to here.
 LARGEST_MOMENT_BETA = 1000.0
 DEFAULT_TOKENS = 4096
+# A joint density has at most so many radii, and its interval ends no nearer to 0 than this share of where it began.
+MOST_RADII, LEAST_RADIUS = 1024, 0.1
 
 
-def initial_state(model: Model, law: Law, radius: Any, settings: Settings, depths: Depths) -> Density | Ensemble:
+def initial_state(
+    model: Model, law: Law, radius: Any, settings: Settings, depths: Depths
+) -> Density | JointDensity | Ensemble:
     """The state at t = 0 that `settings.method` asks for. InputError where law, model and method do not fit together."""
     space, method = law.space, settings.method
     _refuse_unfit(model, space, settings, depths)
     going_on = law.ensemble()
     if going_on is not None and method != "density" and settings.tokens in (None, going_on.x.shape[-2]):
         return _going_on(model, going_on, radius, space, settings, depths)
-    flows = depths.layers is None and model.restores and _is_unit(radius)
+    flows = depths.layers is None and (hasattr(radius, "density") or (model.restores and _is_unit(radius)))
     if method == "density" or (method == "auto" and law.smooth and flows):
         return _density(model, law, radius, settings, depths)
     if method in ("characteristics", "auto") and law.smooth:
@@ -64,16 +69,18 @@ def _refuse_unfit(model: Model, space: Any, settings: Settings, depths: Depths) 
         require(method != "density", "method", method, '"characteristics" or "particles": layers move tokens')
 
 
-def _density(model: Model, law: Law, radius: Any, settings: Settings, depths: Depths) -> Density:
+def _density(model: Model, law: Law, radius: Any, settings: Settings, depths: Depths) -> Density | JointDensity:
     space, method = law.space, settings.method
     require(law.smooth, "method", method, "characteristics or particles for a law that is a set of tokens")
     require(hasattr(space, "grid"), "method", method, f'"particles": {space!r} has no harmonics')
-    name = model.normalization.case_name
-    allowed = f'"characteristics" or "particles" for {name}: its radii move, and one common radius is no smooth density'
-    require(model.restores, "method", method, allowed)
-    require(_is_unit(radius), "method", method, '"characteristics" or "particles" for radii other than 1')
+    seen = density_moment_grid(model, space, depths)
     grid = space.grid(settings.degree)
-    return Density(grid, law.coefficients(grid), density_moment_grid(model, space, depths))
+    if _is_unit(radius) and model.restores:
+        return Density(grid, law.coefficients(grid), seen)
+    allowed = '"characteristics", "auto" or "particles", or a law of radii (normal, lognormal): one common radius is no density'
+    require(hasattr(radius, "density"), "method", method, allowed)
+    require(model.noise is None, "noise", "given", "absent where radii have a law of their own")
+    return joint_density(law, radius, grid, settings.radii, seen)
 
 
 @dataclass(frozen=True)
@@ -90,32 +97,50 @@ class Continuation:
         """Where the density lives."""
         return self.law.space
 
-    def following(self, state: Density, *, begun: bool) -> Density | Ensemble | None:
+    def following(self, state: Any, *, begun: bool) -> Any:
         """The same density at twice the degree, or at max_degree; beyond, with method "auto", tokens on its quadrature.
 
-        Before the first step (not `begun`) its higher coefficients are those of the law; later they were zero.
+        Before the first step (not `begun`) its higher coefficients are those of the law; later they were zero. A joint
+        density may need a wider interval of radii, or finer radii, instead.
         """
         degree = state.grid.degree
+        if isinstance(state, JointDensity) and state.lacks() != "degree":
+            return self._other_radii(state)
         largest = min(self.settings.max_degree or degree, self.space.largest_degree)
         if degree < largest:
             grid = self.space.grid(min(2 * degree, largest))
+            if isinstance(state, JointDensity):
+                return state.of_degree(grid)
             padded = state.grid.resized(state.coefficients, grid.degree) if begun else self.law.coefficients(grid)
             return Density(grid, np.asarray(padded), state.moment_grid)
         noisy = self.model.noise is not None
         return None if self.settings.method != "auto" or noisy else self.tokens(state)
 
-    def tokens(self, density: Density) -> Ensemble:
-        """A density as tokens of radius 1 on a quadrature that integrates it against every moment of degree ≤ 2·degree.
+    def _other_radii(self, state: JointDensity) -> Any:
+        """A joint density whose interval is wider where mass has come near its end, or whose radii are finer."""
+        lack, count = state.lacks(), len(state.radius)
+        room = int((1 - LEAST_RADIUS) * float(state.radius[0]) / float(state.spacing))
+        if 2 * count > MOST_RADII or (lack == "low" and room < 1):
+            return self.tokens(state) if self.settings.method == "auto" else None
+        if lack == "radii":
+            return state.of_finer_radii()
+        more = count // 4
+        return state.on_wider_interval(min(more, room), 0) if lack == "low" else state.on_wider_interval(0, more)
+
+    def tokens(self, density: Density | JointDensity) -> Ensemble:
+        """A density as tokens on a quadrature that integrates it against every moment of degree ≤ 2·degree, of radius 1 or
+        at every radius of a joint density.
 
         Weights carry the sign of the density, which may be below 0 where it is next to nothing.
         """
         degree = 2 * density.grid.degree
         nodes, weights = self.space.quadrature(degree)
-        values = np.asarray(density.grid.evaluate(density.coefficients, nodes))
-        coarser = self.space.coarser(degree) * values
-        grid = moment_grid(self.model, self.space, len(nodes), self.settings, self.depths)
-        each = weights * values
-        return Ensemble(nodes, each / each.sum(), grid, coarser / coarser.sum())
+        values = np.atleast_2d(np.asarray(density.grid.evaluate(density.coefficients, nodes)))
+        radius = np.asarray(density.radius if isinstance(density, JointDensity) else [1.0])
+        x = (radius[:, None, None] * nodes).reshape(-1, nodes.shape[1])
+        each, coarser = ((rule * values).reshape(-1) for rule in (weights, self.space.coarser(degree)))
+        grid = moment_grid(self.model, self.space, len(x), self.settings, self.depths)
+        return Ensemble(x, each / each.sum(), grid, coarser / coarser.sum())
 
 
 def fold_mark(model: Model, law: Law, state: Any, settings: Settings) -> Fold | None:

@@ -27,6 +27,7 @@ from .events import EVENT_KEYS, passing
 from .geometry import SPACES
 from .heads import RandomHeads
 from .initial import LAWS, RADII, Law
+from .joint_density import JointDensity
 from .keys import REQUIRED, InputError, Key, require
 from .model import Model
 from .noise import Noise
@@ -249,6 +250,8 @@ def _templates(case: Case, stored: store.StoredRun) -> tuple[Any, ...]:
     """The states that the arrays of a file fit into; none where it holds no frame yet."""
     held = {*stored.arrays, *stored.fixed}
     states = [cls for cls in STATES if any(name.startswith(f"{cls.name}/") for name in held)] or [STATES[-1]]
+    joint = "density/radius" in held
+    states = [cls for cls in states if cls is not (Density if joint else JointDensity)]
     for state in states:
         for name in state.needed:
             require(name in held, name, None, "an array of the file, which lacks it")
@@ -258,7 +261,7 @@ def _templates(case: Case, stored: store.StoredRun) -> tuple[Any, ...]:
     space, depths = case.law.space, case.depths
 
     def grid(state: Any, count: int) -> Any:
-        if state is Density:
+        if state in (Density, JointDensity):
             return density_moment_grid(case.model, space, depths)
         return moment_grid(case.model, space, count, case.settings, depths)
 

@@ -9,14 +9,19 @@ from numpy.typing import NDArray
 
 from .density import Density
 from .ensemble import Ensemble
+from .joint_density import JointDensity
 
 # H^{−s} needs s > (d−1)/2 for n^{−1/2} convergence; s = 2 serves d = 2, 3.
 SMOOTHNESS = 2.0
 DISTANCE_DEGREE = 32
 
+State = Density | JointDensity | Ensemble
 
-def moments(state: Density | Ensemble, grid: Any) -> NDArray:
+
+def moments(state: State, grid: Any) -> NDArray:
     """∫Y_k dμ of the directions of a state, for the modes of `grid`: (..., mode)."""
+    if isinstance(state, JointDensity):
+        state = state.marginal()
     if isinstance(state, Density):
         return np.asarray(state.grid.resized(state.coefficients, grid.degree))
     x = np.asarray(state.x)
@@ -24,7 +29,10 @@ def moments(state: Density | Ensemble, grid: Any) -> NDArray:
 
 
 def distance(
-    first: Density | Ensemble, second: Density | Ensemble, space: Any, smoothness: float = SMOOTHNESS
+    first: Density | JointDensity | Ensemble,
+    second: Density | JointDensity | Ensemble,
+    space: Any,
+    smoothness: float = SMOOTHNESS,
 ) -> NDArray:
     """H^{−s} distance D, D² = Σ_{l≥1} (1+Λ_l)^{−s} Σ_m (μ̂_lm − ν̂_lm)², over degrees ≤ 32; one for each trial.
 

@@ -24,7 +24,7 @@ VOID_RATIO = 0.3
 # A cell counts as turned over once its area is this much below zero, relative to its area at the start.
 FOLD_SLACK = 1e-9
 # Kinds that a run records by itself.
-OWN_KINDS = ("under-resolution", "hand-over", "void", "fold")
+OWN_KINDS = ("under-resolution", "edge", "hand-over", "void", "fold")
 
 
 @dataclass(frozen=True)

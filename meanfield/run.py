@@ -18,6 +18,7 @@ from .density import Density
 from .ensemble import Ensemble
 from .events import VOID_RATIO, Event
 from .integrate import Limits, Progress
+from .joint_density import JointDensity
 from .keys import require
 from .model import Model
 from .precision import float64, float64_leaves
@@ -91,7 +92,7 @@ class Run:
     def _adopt(self, state: Any) -> None:
         """Let this be the state that moves."""
         fast = isinstance(state, Ensemble) and state.grid is not None
-        limit = RESOLUTION_LIMIT if isinstance(state, Density) else np.inf
+        limit = RESOLUTION_LIMIT if isinstance(state, Density | JointDensity) else np.inf
         self.limits = float64_leaves(Limits(*self.tolerances, limit, ACCURACY_LIMIT if fast else -np.inf))
         self.template = float64_leaves(state)
         self.templates.append(self.template)
@@ -143,20 +144,29 @@ class Run:
     def _go_on(self, before: Progress) -> bool:
         """Stand where `before` stood, with what continues the density; False where there is nothing."""
         nowhere = (np.nan,) * np.shape(self.template.directions)[-1]
-        degree = float(self.template.grid.degree)
-        self.events.append(Event("under-resolution", float(self.progress.t), nowhere, degree))
+        kind, value = self._lack()
+        self.events.append(Event(kind, float(self.progress.t), nowhere, value))
         following = None
         if self.continuation is not None:
             following = self.continuation.following(self.template.moved(before.moving), begun=bool(before.accepted > 0))
         if following is None:
             return False
-        if not isinstance(following, Density):
+        if isinstance(following, Ensemble):
             self.events.append(Event("hand-over", float(before.t), nowhere, float(len(following.weights))))
         self._adopt(following)
         moving = np.asarray(self.template.moving)
         status, zero = np.zeros_like(before.status), np.zeros_like(before.max_resolution)
         self.progress = before._replace(moving=moving, status=status, max_resolution=zero)
         return True
+
+    def _lack(self) -> tuple[str, float]:
+        """The event that a density is no longer resolved: its degree, its number of radii, or the end of its interval."""
+        state, lack = self.state, "degree"
+        if isinstance(state, JointDensity):
+            lack = state.lacks()
+        if lack in ("low", "high"):
+            return "edge", float(state.radius[0 if lack == "low" else -1])
+        return "under-resolution", float(state.grid.degree if lack == "degree" else len(state.radius))
 
     def _locate(self, before: Progress, index: int) -> None:
         """Find the events of the frame that was just reached from `before`."""
@@ -222,6 +232,12 @@ class Run:
         if not np.all(np.isfinite(now.moving)):
             return "failed", f"the state is not finite at depth t = {float(now.t):.6g}"
         code, depth = int(now.status), f"at depth t = {float(now.t):.6g}"
+        if code == integrate.UNRESOLVED and self._lack()[0] == "edge":
+            end = self._lack()[1]
+            return "unresolved", (
+                f"mass has come to the end r = {end:.3g} of the interval of radii {depth}, which cannot be widened further;"
+                ' run again with solver.method = "auto" or "characteristics"'
+            )
         if code == integrate.UNRESOLVED:
             return "unresolved", (
                 f"the density is no longer resolved {depth}: {float(now.max_resolution):.2g} of its spectrum stands in the"
@@ -274,11 +290,18 @@ class Run:
 
     def restart(self) -> dict[str, NDArray]:
         """What the next frame needs."""
-        return {name: value for name, value in self.progress._asdict().items() if np.size(value)}
+        values = {name: value for name, value in self.progress._asdict().items() if np.size(value)}
+        if isinstance(self.template, JointDensity):
+            values["radius"] = np.asarray(self.template.radius)
+        return values
 
     def restore(self, restart: Mapping[str, NDArray], fixed: Mapping[str, NDArray], events: list[Event]) -> None:
         """Stand where a stored run stood, after as many doublings of its degree and a hand-over if there was one."""
         state, shape = self.template, np.shape(restart["moving"])
+        if isinstance(state, JointDensity) and "radius" in restart:
+            largest = state.grid.space.grid(int(fixed["density/degree"].max()))
+            self._adopt(JointDensity(largest, restart["radius"], restart["moving"], state.moment_grid))
+            state = self.template
         while np.shape(state.moving) != shape and isinstance(state, Density) and self.continuation is not None:
             following = self.continuation.following(state, begun=True)
             if following is None:

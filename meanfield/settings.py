@@ -24,6 +24,7 @@ class Settings:
     method: Method = "density"
     degree: int = 64
     max_degree: int | None = None
+    radii: int = 64
     tokens: int | None = None
     trials: int = 1
     sums: Sums = "auto"
@@ -42,6 +43,7 @@ class Settings:
         "max_degree": Key(
             int, "largest degree to which the degree of a density is doubled; its degree when absent", None
         ),
+        "radii": Key(int, "number of radii of a density of directions and radii at the start", 64),
         "tokens": Key(int, "particles: number of random tokens; all of a token file, else 4096, when absent", None),
         "trials": Key(int, "particles: independent draws of the random tokens", 1),
         "sums": Key(str, "auto, fast (through moments) or direct (token by token)", "auto"),
@@ -54,7 +56,12 @@ class Settings:
         for key, kind in (("method", Method), ("sums", Sums)):
             names = get_args(kind)
             require(getattr(self, key) in names, key, getattr(self, key), "one of " + ", ".join(names))
-        for key, low, high in (("degree", 1, LARGEST_DEGREE), ("trials", 1, 10**6), ("seed", 0, 2**63 - 1)):
+        for key, low, high in (
+            ("degree", 1, LARGEST_DEGREE),
+            ("radii", 8, 512),
+            ("trials", 1, 10**6),
+            ("seed", 0, 2**63 - 1),
+        ):
             value = getattr(self, key)
             require(_is_integer(value) and low <= value <= high, key, value, f"an integer from {low} to {high}")
         if self.max_degree is not None:

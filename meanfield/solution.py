@@ -17,12 +17,13 @@ from .ensemble import Ensemble
 from .events import Event
 from .geometry import funk_hecke
 from .integrate import evolve
+from .joint_density import JointDensity
 from .keys import require
 from .model import Model
 from .precision import float64, float64_leaves
 
 Float = NDArray[np.float64]
-STATES = (Density, Ensemble)
+STATES = (Density, JointDensity, Ensemble)
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Solution:
     layer_step: float | None = None
     path: Path | None = None
 
-    def state(self, t: float | None = None) -> Density | Ensemble:
+    def state(self, t: float | None = None) -> Density | JointDensity | Ensemble:
         """The state at depth t (the last when None): a kept frame, or the one before it carried on to t.
 
         InputError where t lies outside the kept frames, or where the file does not say what model made it.
@@ -80,6 +81,7 @@ class Solution:
         degree-l moments times a_l(κ)/a_0(κ). InputError for an ensemble without one.
         """
         state = self.state(t)
+        state = state.marginal() if isinstance(state, JointDensity) else state
         if isinstance(state, Density):
             grid, c = state.grid, np.asarray(state.coefficients)
         else:
