@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from .ensemble import Ensemble
 from .events import Fold
 from .geometry.funk_hecke import attention_degree
 from .initial import ConstantRadius, Law, Tokens
-from .joint_density import JointDensity, joint_density
+from .joint_density import TAIL, JointDensity, joint_density
 from .keys import require
 from .model import Model
 from .settings import Depths, Settings
@@ -24,8 +25,9 @@ FAST_SUMS_FEWEST_TOKENS = 256
 # The recurrence of the Bessel ratios is verified up to here.
 LARGEST_MOMENT_BETA = 1000.0
 DEFAULT_TOKENS = 4096
-# A joint density has at most so many radii, and its interval ends no nearer to 0 than this share of where it began.
-MOST_RADII, LEAST_RADIUS = 1024, 0.1
+# A joint density has at most so many radii, and its interval ends no nearer to 0 than this share of the least radius at the
+# start: steps would shrink with it.
+MOST_RADII, LEAST_RADIUS = 512, 0.2
 
 
 def initial_state(
@@ -89,6 +91,7 @@ class Continuation:
 
     model: Model
     law: Law
+    radius: Any
     settings: Settings
     depths: Depths
 
@@ -105,23 +108,27 @@ class Continuation:
         """
         degree = state.grid.degree
         if isinstance(state, JointDensity) and state.lacks() != "degree":
-            return self._other_radii(state)
+            return self._other_radii(state, begun)
         largest = min(self.settings.max_degree or degree, self.space.largest_degree)
         if degree < largest:
             grid = self.space.grid(min(2 * degree, largest))
             if isinstance(state, JointDensity):
-                return state.of_degree(grid)
+                at_start = functools.partial(joint_density, self.law, self.radius, grid, len(state.radius))
+                return state.of_degree(grid) if begun else at_start(state.moment_grid)
             padded = state.grid.resized(state.coefficients, grid.degree) if begun else self.law.coefficients(grid)
             return Density(grid, np.asarray(padded), state.moment_grid)
         noisy = self.model.noise is not None
         return None if self.settings.method != "auto" or noisy else self.tokens(state)
 
-    def _other_radii(self, state: JointDensity) -> Any:
+    def _other_radii(self, state: JointDensity, begun: bool) -> Any:
         """A joint density whose interval is wider where mass has come near its end, or whose radii are finer."""
         lack, count = state.lacks(), len(state.radius)
-        room = int((1 - LEAST_RADIUS) * float(state.radius[0]) / float(state.spacing))
+        least = LEAST_RADIUS * self.radius.interval(TAIL)[0]
+        room = int((float(state.radius[0]) - least) / float(state.spacing))
         if 2 * count > MOST_RADII or (lack == "low" and room < 1):
             return self.tokens(state) if self.settings.method == "auto" else None
+        if not begun:
+            return joint_density(self.law, self.radius, state.grid, 2 * count, state.moment_grid)
         if lack == "radii":
             return state.of_finer_radii()
         more = count // 4

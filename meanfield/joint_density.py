@@ -17,10 +17,11 @@ from .pytree import pytree
 
 # The outermost nodes, a share of all of them, in which mass counts as near an end of the interval.
 EDGE = 1 / 16
-# Mass near an end comes back at the other one, so it counts for more than a tail of a spectrum.
-EDGE_FACTOR = 1e3
+# Mass near an end comes back at the other one, and waves that the radii do not carry ring up to the ends; both count for
+# more than a tail of the degrees, and waves for most, so that what is near an end is mass.
+EDGE_FACTOR, WAVE_FACTOR = 1e2, 1e3
 # Mass that may be left out on either side of the interval of radii.
-TAIL = 1e-15
+TAIL, MARGIN = 1e-15, 0.25
 
 
 @pytree
@@ -151,8 +152,9 @@ class JointDensity:
 
     def lacks(self) -> str:
         """What it is least resolved in: "degree", "radii" (their spacing), "low" or "high" (the end that mass has come to)."""
-        shares = dict(zip(("degree", "radii", "low", "high"), (float(share) for share in self.shares()), strict=True))
-        return max(shares, key=lambda name: shares[name] * (EDGE_FACTOR if name in ("low", "high") else 1.0))
+        factors = {"degree": 1.0, "radii": WAVE_FACTOR, "low": EDGE_FACTOR, "high": EDGE_FACTOR}
+        shares = zip(factors, self.shares(), strict=True)
+        return max(shares, key=lambda share: factors[share[0]] * float(share[1]))[0]
 
     @float64
     def quadrature_error(self) -> Array:
@@ -227,10 +229,10 @@ class JointDensity:
 def joint_density(law: Any, radius_law: Any, grid: Any, radii: int, moment_grid: Any = None) -> JointDensity:
     """The density of independent directions and radii on an interval that holds all radii but 1e-15 on either side.
 
-    One tenth of its nodes are added on either side, so that mass has room to move before the interval is widened.
+    A quarter of that is added on either side, so that mass has room to move before the interval is widened.
     """
     low, high = radius_law.interval(TAIL)
-    margin = 0.1 * (high - low)
+    margin = MARGIN * (high - low)
     nodes = np.linspace(max(low - margin, low / 2), high + margin, radii)
     profile: NDArray = radius_law.density(nodes)
     profile = profile / (profile.sum() * (nodes[1] - nodes[0]))

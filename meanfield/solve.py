@@ -131,7 +131,7 @@ def _start(
     start = initial_state(model, law, radius, settings, depths)
     fold = fold_mark(model, law, start, settings)
     marks = (*([Void()] if model.normalization.divides_by_attention else []), *([fold] if fold else []), *events)
-    continuation = Continuation(model, law, settings, depths)
+    continuation = Continuation(model, law, radius, settings, depths)
     run = Run(model, start, depths, settings.rtol, settings.atol, custom, marks, continuation)
     if settings.method in ("characteristics", "auto") and law.smooth:
         run.forewarning = coarse_quadrature(model, law.space, settings.degree, depths)
