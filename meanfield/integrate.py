@@ -123,7 +123,6 @@ def _attempt(model: Model, template: Any, loop: _Loop, end: Array, limits: Limit
     state = template.moved(now.moving)
     h, stop, last = _step_size(model, now, end)
     new, error, seen = _take_step(model, state, now.t, h, limits)
-    error = jax.lax.stop_gradient(error)
     judged = judge(now, seen, limits)
     finite = jnp.isfinite(error) & jnp.all(jnp.isfinite(new))
     accept = finite & (error <= 1) & (judged.status == COMPLETE)
