@@ -96,18 +96,13 @@ def _take_step(model: Model, state: Any, t: Array, h: Array, limits: Limits, mar
 
 def _step_size(model: Model, now: Progress, end: Array) -> tuple[Array, Array, Array]:
     """The size of the next step, the depth that bounds it, and whether the step ends there."""
-    # Derivatives are those of the steps taken: of all lengths only that to `end` is a function of the parameters.
-    stop, step = jnp.minimum(end, model.next_break(now.t)), jax.lax.stop_gradient(now.step)
+    stop, step = jnp.minimum(end, model.next_break(now.t)), now.step
     remaining = stop - now.t
     last = step >= remaining * (1 - 1e-12)
-    # Two halves rather than a step and a sliver.
-    return (
-        jnp.where(
-            last, remaining, jax.lax.stop_gradient(jnp.minimum(step, jnp.maximum(remaining / 2, remaining - step)))
-        ),
-        stop,
-        last,
-    )
+    # Two halves rather than a step and a sliver. Derivatives are those of the steps taken: only the length of one that ends
+    # on `stop` depends on the parameters.
+    chosen = jax.lax.stop_gradient(jnp.minimum(step, jnp.maximum(remaining / 2, remaining - step)))
+    return jnp.where(last, remaining, chosen), stop, last
 
 
 def advance_segment(
@@ -135,7 +130,6 @@ def _attempt(
     state = template.moved(now.moving)
     h, stop, last = _step_size(model, now, end)
     new, error, seen = _take_step(model, state, now.t, h, limits, marks)
-    error = jax.lax.stop_gradient(error)
     judged = judge(now, seen, limits)
     finite = jnp.isfinite(error) & jnp.all(jnp.isfinite(new))
     accept = finite & (error <= 1) & (judged.status == COMPLETE)

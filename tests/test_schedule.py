@@ -213,6 +213,7 @@ def test_every_value_must_be_in_range():
         case({"attention.beta.values": [1.0, 2000.0, 0.0]}).solve()
 
 
+@pytest.mark.slow
 def test_a_density_with_a_schedule_is_its_characteristics():
     space, numbers = mf.Circle(), {"rtol": 1e-10, "atol": 1e-12, "degree": 32}
     law = mf.vmf_mixture(space, [[1.0, 0.2], [0.0, 1.0]], [1.0, 1.5], [0.6, 0.4])
