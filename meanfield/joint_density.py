@@ -16,10 +16,10 @@ from .precision import float64
 from .pytree import pytree
 
 # The outermost nodes, a share of all of them, in which mass counts as near an end of the interval.
-EDGE = 1 / 16
+EDGE = 1 / 40
 # Mass near an end comes back at the other one, and waves that the radii do not carry ring up to the ends; both count for
 # more than a tail of the degrees, and waves for most, so that what is near an end is mass.
-EDGE_FACTOR, WAVE_FACTOR = 1e2, 1e3
+EDGE_FACTOR, WAVE_FACTOR = 1e4, 1e5
 # Mass that may be left out on either side of the interval of radii.
 TAIL, MARGIN = 1e-15, 0.25
 
@@ -138,7 +138,7 @@ class JointDensity:
         spectrum = jnp.abs(jnp.fft.rfft(c, axis=0)) ** 2
         top = np.arange(spectrum.shape[0]) > 0.9 * (count // 2)
         waves = jnp.sum(spectrum * top[:, None]) / jnp.maximum(jnp.sum(spectrum), 1e-300)
-        edge = max(1, int(EDGE * count))
+        edge = max(2, int(EDGE * count))
         ends = [jnp.sqrt(jnp.sum(part**2) / total) for part in (c[:edge], c[-edge:])]
         return jnp.sqrt(degrees / total), jnp.sqrt(waves), ends[0], ends[1]
 

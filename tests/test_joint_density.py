@@ -99,7 +99,7 @@ def test_zonal_rings_of_dimension_three_are_the_sphere():
 def test_the_mean_radius_grows_by_what_the_push_says():
     """d⟨r⟩/dt = ∫⟨θ,p⟩ dμ, and mass does not change at all."""
     grid = CIRCLE.grid(20)
-    state = joint_density(bumps(CIRCLE), RADII, grid, 48)
+    state = joint_density(bumps(CIRCLE), RADII, grid, 128)
     chosen = model(mf.PreLN())
     field = chosen.field(state, 0.0)
     rate = np.asarray(chosen.rate(state, 0.0))
@@ -191,7 +191,7 @@ class TestTowardsTheOrigin:
     def run(self, method: str, **options):
         back = mf.Model(mf.Attention(1.0, heads=mf.Heads(np.eye(2), np.eye(2), -np.eye(2))), mf.PreLN())
         settings = {"degree": 24, "max_degree": 48, "radii": 32, **options}
-        return mf.solve(back, hemisphere(CIRCLE), 1.2, 13, radius=mf.NormalRadius(1.0, 0.05), method=method, **settings)
+        return mf.solve(back, hemisphere(CIRCLE), 1.0, 11, radius=mf.NormalRadius(1.0, 0.05), method=method, **settings)
 
     def test_the_run_stops_and_says_where(self):
         run = self.run("density")
