@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .density import Density
 from .ensemble import Ensemble
@@ -16,6 +17,7 @@ from .initial import ConstantRadius, Law, Tokens
 from .joint_density import TAIL, JointDensity, joint_density
 from .keys import require
 from .model import Model
+from .refinement import Rule, plain, refined
 from .settings import Depths, Settings
 
 # Moments lose e^{2β} of relative accuracy where Z is least; up to here that leaves 1e-9.
@@ -120,6 +122,14 @@ class Continuation:
         noisy = self.model.noise is not None
         return None if self.settings.method != "auto" or noisy else self.tokens(state)
 
+    def finer(self, centre: NDArray) -> Ensemble | None:
+        """The law laid on a rule that is finer about one direction; None where the run did not begin on a quadrature."""
+        laid_at_first = self.settings.method in ("characteristics", "auto") and self.law.smooth
+        if not (self.settings.refine and laid_at_first and hasattr(self.radius, "quadrature")):
+            return None
+        rule = refined(self.space, self.settings.degree, centre)
+        return laid(rule, self.model, self.law, self.radius, self.settings, self.depths)
+
     def _other_radii(self, state: JointDensity, begun: bool) -> Any:
         """A joint density whose interval is wider where mass has come near its end, or whose radii are finer."""
         lack, count = state.lacks(), len(state.radius)
@@ -181,18 +191,22 @@ def _moment_reach(model: Model, space: Any, depths: Depths, trials: int | None) 
 
 
 def _characteristics(model: Model, law: Law, radius: Any, settings: Settings, depths: Depths) -> Ensemble:
-    nodes, weights = law.space.quadrature(settings.degree)
-    density = law.density(nodes)
-    mass = float(weights @ density)
+    return laid(plain(law.space, settings.degree), model, law, radius, settings, depths)
+
+
+def laid(rule: Rule, model: Model, law: Law, radius: Any, settings: Settings, depths: Depths) -> Ensemble:
+    """A law of directions and radii as tokens: the nodes of a rule, at every radius of a quadrature of the radii."""
+    density = law.density(rule.nodes)
+    mass = float(rule.weights @ density)
     allowed = (
         f"larger: the quadrature sees mass {mass:.6g} instead of 1, so the initial density is not resolved"
         " (or a smaller concentration)"
     )
     require(abs(mass - 1) < 1e-6, "degree", settings.degree, allowed)
     radii, radius_weights = radius.quadrature()
-    x = (radii[:, None, None] * nodes).reshape(-1, nodes.shape[1])
-    coarser = law.space.coarser(settings.degree) * density
-    each = weights * density / mass
+    x = (radii[:, None, None] * rule.nodes).reshape(-1, rule.nodes.shape[1])
+    coarser = rule.coarser * density
+    each = rule.weights * density / mass
     return Ensemble(
         x,
         np.outer(radius_weights, each).reshape(-1),

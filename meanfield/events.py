@@ -24,7 +24,7 @@ VOID_RATIO = 0.3
 # A cell counts as turned over once its area is this much below zero, relative to its area at the start.
 FOLD_SLACK = 1e-9
 # Kinds that a run records by itself.
-OWN_KINDS = ("under-resolution", "edge", "hand-over", "void", "fold")
+OWN_KINDS = ("under-resolution", "edge", "hand-over", "void", "refinement", "fold")
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,11 @@ class Void:
         size = jnp.broadcast_to(norm(field.vector), directions.shape[:-1])
         return directions.reshape(-1, directions.shape[-1])[jnp.argmin(size.reshape(-1))]
 
+    def token(self, state: Any, field: Field) -> Array:
+        """The index of the point at which ‖A‖ is least, in its own trial."""
+        size = norm(field.vector)
+        return jnp.argmin(jnp.min(size.reshape(-1, size.shape[-1]), axis=0))
+
     def value(self, state: Any, field: Field) -> Array:
         """The least ‖A‖."""
         return jnp.min(norm(field.vector))
@@ -64,12 +69,13 @@ class Void:
 class Fold:
     """The direction map of free radii folds: a cell between neighbouring nodes turns over, so its Jacobian vanishes.
 
-    cells (cell, corner): indices of the nodes at the corners of each cell, for directions whose nodes come first; further
-    shells of radii repeat them.
+    cells (cell, corner): indices of the nodes at the corners of each cell; nodes (node, axis): where they began. Every shell of
+    radii has `shell` tokens, the nodes first; all of them are nodes when None.
     """
 
     cells: Any
     nodes: Any
+    shell: int | None = static(default=None)
 
     kind: ClassVar[str] = "fold"
     only_falling: ClassVar[bool] = True
@@ -90,7 +96,8 @@ class Fold:
 
     def _shells(self, state: Any) -> Array:
         directions = jnp.asarray(state.directions)
-        return directions.reshape(-1, *jnp.shape(self.nodes))
+        count, width = jnp.shape(self.nodes)
+        return directions.reshape(-1, self.shell or count, width)[:, :count]
 
     def _areas(self, state: Any) -> Array:
         cells, nodes = jnp.asarray(self.cells), jnp.asarray(self.nodes)

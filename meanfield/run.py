@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,7 +17,7 @@ from .attention import Attention
 from .beginning import Continuation
 from .density import Density
 from .ensemble import Ensemble
-from .events import VOID_RATIO, Event
+from .events import VOID_RATIO, Event, Fold
 from .integrate import Limits, Progress
 from .joint_density import JointDensity
 from .keys import require
@@ -58,7 +59,11 @@ def _observe(attention: Attention, state: Any, t: Any, marks: tuple) -> tuple[di
 
 def _marked(attention: Attention, state: Any, t: Any, marks: tuple) -> Any:
     field = attention(t, state.source(), state.points)
-    return [(mark.mark(state, field), mark.place(state, field), mark.value(state, field)) for mark in marks]
+    tokens = [mark.token(state, field) if hasattr(mark, "token") else -1 for mark in marks]
+    return [
+        (mark.mark(state, field), mark.place(state, field), mark.value(state, field), token)
+        for mark, token in zip(marks, tokens, strict=True)
+    ]
 
 
 class Run:
@@ -82,12 +87,15 @@ class Run:
         self.tolerances, self.continuation = (rtol, atol), continuation
         self.forewarning = ""  # what is known from the start to limit the accuracy
         self.events: list[Event] = []
+        self._torn: int | None = None  # the token at which a void opened
         self.model, self.marks = float64_leaves((model, tuple(marks)))
         self.templates: list[Any] = []
         self._adopt(state)
         begun = float64(integrate.start)(self.template, self.times[0], events=len(self.marks))
         self.progress: Progress = _to_numpy(begun)
         self.judge_start()
+        if self.wants_finer():
+            self.begin_finer()
 
     def _adopt(self, state: Any) -> None:
         """Let this be the state that moves."""
@@ -102,8 +110,9 @@ class Run:
         self.observe()
         while self.progress.status == integrate.UNRESOLVED and self._go_on(self.progress):
             self.observe()
+        known = {event.kind for event in self.events}
         for index, mark in enumerate(self.marks):
-            if mark.only_falling and self._ends[index][0] < 0:
+            if mark.only_falling and self._ends[index][0] < 0 and mark.kind not in known:
                 self._happened(index, float(self.times[0]), *self._ends[index][1:])
 
     def to_frame(self, index: int) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
@@ -203,7 +212,45 @@ class Run:
             mark(root)
         self._happened(number, root, *seen[root][number][1:])
 
-    def _happened(self, number: int, depth: float, place: NDArray, value: NDArray) -> None:
+    def wants_finer(self) -> bool:
+        """Whether a void has opened among tokens on a quadrature that can be laid anew, finer where those tokens began."""
+        return self._torn is not None and not any(event.kind == "refinement" for event in self.events)
+
+    def begin_finer(self) -> bool:
+        """Stand at the start again, with more nodes about where the token began at which the void opened; False where the
+        run cannot.
+        """
+        torn, self._torn = self._torn, None
+        if torn is None or self.continuation is None:
+            return False
+        first = self.templates[0]
+        shell = len(first.weights) // len(self.continuation.radius.quadrature()[0]) if first.holds_radii else 0
+        if not shell:
+            return False
+        centre = np.asarray(first.directions)[torn]
+        finer = self.continuation.finer(centre)
+        if finer is None:
+            return False
+        self._adopt(finer)
+        self.templates = [self.template]
+        per_shell = len(finer.weights) // (len(first.weights) // shell)
+        self.marks = tuple(
+            dataclasses.replace(mark, shell=per_shell) if isinstance(mark, Fold) else mark for mark in self.marks
+        )
+        self.events = [event for event in self.events if event.kind == "void"]
+        position = tuple(float(component) for component in centre)
+        self.events.append(Event("refinement", float(self.times[0]), position, float(len(finer.weights))))
+        self.progress = _to_numpy(float64(integrate.start)(self.template, self.times[0], events=len(self.marks)))
+        self.judge_start()
+        return True
+
+    def _happened(self, number: int, depth: float, place: NDArray, value: NDArray, token: NDArray) -> None:
+        if (
+            self.marks[number].kind == "void"
+            and isinstance(self.template, Ensemble)
+            and self.template.coarser is not None
+        ):
+            self._torn = int(token)
         position = tuple(float(component) for component in place)
         self.events.append(Event(self.marks[number].kind, depth, position, float(value)))
 
@@ -298,6 +345,17 @@ class Run:
     def restore(self, restart: Mapping[str, NDArray], fixed: Mapping[str, NDArray], events: list[Event]) -> None:
         """Stand where a stored run stood, after as many doublings of its degree and a hand-over if there was one."""
         state, shape = self.template, np.shape(restart["moving"])
+        self._torn = None
+        laid_finer = isinstance(state, Ensemble) and any(event.kind == "refinement" for event in events)
+        if laid_finer and np.shape(state.moving) != shape:
+            weights, coarser = fixed["ensemble/weight"], fixed["ensemble/coarser_weight"]
+            self._adopt(Ensemble(restart["moving"], weights, state.grid, coarser))
+            self.templates, state = [self.template], self.template
+            shells = len(self.continuation.radius.quadrature()[0]) if self.continuation else 1
+            self.marks = tuple(
+                dataclasses.replace(mark, shell=len(weights) // shells) if isinstance(mark, Fold) else mark
+                for mark in self.marks
+            )
         if isinstance(state, JointDensity) and "radius" in restart:
             largest = state.grid.space.grid(int(fixed["density/degree"].max()))
             self._adopt(JointDensity(largest, restart["radius"], restart["moving"], state.moment_grid))

@@ -25,6 +25,7 @@ class Settings:
     degree: int = 64
     max_degree: int | None = None
     radii: int = 64
+    refine: bool = True
     tokens: int | None = None
     trials: int = 1
     sums: Sums = "auto"
@@ -44,6 +45,7 @@ class Settings:
             int, "largest degree to which the degree of a density is doubled; its degree when absent", None
         ),
         "radii": Key(int, "number of radii of a density of directions and radii at the start", 64),
+        "refine": Key(bool, "characteristics: begin again with more nodes where a void opens", True),
         "tokens": Key(int, "particles: number of random tokens; all of a token file, else 4096, when absent", None),
         "trials": Key(int, "particles: independent draws of the random tokens", 1),
         "sums": Key(str, "auto, fast (through moments) or direct (token by token)", "auto"),
@@ -64,6 +66,7 @@ class Settings:
         ):
             value = getattr(self, key)
             require(_is_integer(value) and low <= value <= high, key, value, f"an integer from {low} to {high}")
+        require(isinstance(self.refine, bool), "refine", self.refine, "true or false")
         if self.max_degree is not None:
             fine = _is_integer(self.max_degree) and self.degree <= self.max_degree <= LARGEST_DEGREE
             allowed = f"an integer from the degree, {self.degree}, to {LARGEST_DEGREE}"

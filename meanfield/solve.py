@@ -159,9 +159,15 @@ def _frames(
     try:
         # what holds where every frame is there already
         status, message = run.verdict()
-        for index in range(first, len(run.times)):
+        index = first - 1
+        while index + 1 < len(run.times):
+            index += 1
             if index:
                 values, arrays = run.to_frame(index)
+            if run.wants_finer() and run.begin_finer():
+                values, arrays = run.observe()
+                record = file.record = Record(run, kept, values, arrays)
+                index = 0
             status, message = run.verdict()
             if status != "complete":
                 break

@@ -28,6 +28,7 @@ TIGHT = {"rtol": 1e-12, "atol": 1e-14}
 SPACES = {"circle": mf.Circle(), "sphere": mf.Sphere(), "zonal, d = 8": mf.Zonal(8), "zonal, d = 512": mf.Zonal(512)}
 METHODS = ("density", "characteristics", "particles")
 TOKENS, TRIALS = 1000, 64
+SCHEME = {scheme.case_name: scheme for scheme in SCHEMES}
 
 Cell = Callable[[], float]
 
@@ -95,10 +96,9 @@ def steady(space: Space) -> float:
 
 def orthogonal(name: str) -> float:
     """n = 256 orthogonal tokens in d = 256, β = 5: the cosine at t = 1, 5 against its equation, the worse of the two."""
-    scheme = next(cls for cls in SCHEMES if cls.case_name == name)()
     law = mf.orthogonal(mf.Euclidean(256))
     run = mf.solve(
-        mf.Model(mf.Attention(5.0), scheme), law, times=[1.0, 5.0], method="particles", rtol=1e-10, atol=1e-12
+        mf.Model(mf.Attention(5.0), SCHEME[name]()), law, times=[1.0, 5.0], method="particles", rtol=1e-10, atol=1e-12
     )
     exact = equiangular.flow(Scheme(name), 5.0, 256, [1.0, 5.0]).cosine
     return float(np.max(np.abs(run.observables["mean_cosine"][1:] - exact)))
@@ -109,6 +109,26 @@ def leader() -> float:
     x = mf.uniform(mf.Euclidean(4)).sample(8, np.random.default_rng(0))
     end = mf.evolve(mf.Model(mf.Attention(2.0, causal=True)), mf.Ensemble(x, np.full(8, 1 / 8)), 0.0, 5.0)
     return float(np.linalg.norm(np.asarray(end.x)[0] - x[0]))
+
+
+def joint(name: str) -> float:
+    """Directions and radii, S¹, β = 1, radii N(2.5, 0.25²): order parameter and mean radius at t = 1 against characteristics."""
+    law = mf.vmf_mixture(mf.Circle(), [[0.0, 1.0]], [4.0])
+    model, tight = mf.Model(mf.Attention(1.0), SCHEME[name]()), {"rtol": 1e-10, "atol": 1e-12}
+    radius = mf.NormalRadius(2.5, 0.25)
+    found = mf.solve(model, law, 1.0, 2, radius=radius, degree=32, max_degree=64, **tight).observables
+    exact = mf.solve(model, law, 1.0, 2, radius=radius, method="characteristics", degree=200, **tight).observables
+    return max(abs(float(found[key][-1] - exact[key][-1])) for key in ("order_parameter", "mean_radius"))
+
+
+def amplified(name: str) -> float:
+    """Growth of a harmonic of degree 1 and amplitude 1e-8 on S¹ to t = 1.5 from radius 1, relative, against the linear theory."""
+    law, grid = mf.perturbed_uniform(mf.Circle(), [[1, 1, 1e-8]]), mf.Circle().grid(2)
+    run = mf.solve(
+        mf.Model(mf.Attention(2.0), SCHEME[name]()), law, 1.5, 2, method="characteristics", degree=16, **TIGHT
+    )
+    grown = moments(run.state(), grid)[2] / 1e-8
+    return abs(grown / float(growth.amplification(Scheme(name), [1.5], 2, 2.0)[0]) - 1)
 
 
 def cells() -> dict[tuple[str, str, str], Cell | str]:
@@ -134,9 +154,10 @@ def cells() -> dict[tuple[str, str, str], Cell | str]:
                     table[name, words, method] = lambda s=space, m=method, r=random: oracle(s, m, heads(s, r))
         table[name, "with noise", "density"] = lambda s=space: steady(s)
         table[name, "with noise", "characteristics"] = "noise has no characteristics"
-    for scheme in SCHEMES:
-        name = scheme.case_name
-        table["euclidean, d = 256", f"softmax, {name}", "particles"] = lambda n=name: orthogonal(n)
+    for name in SCHEME:
+        table["scheme", name, "density"] = lambda n=name: joint(n)
+        table["scheme", name, "characteristics"] = lambda n=name: amplified(n)
+        table["scheme", name, "particles"] = lambda n=name: orthogonal(n)
     table["euclidean, d = 4", "causal", "particles"] = leader
     return table
 
@@ -160,8 +181,10 @@ Every cell is a measured error against an independent value, and the bound that 
 * **with noise**: the order parameter after depth 5 in the steady state at β = 0 against the root of its equation (3.5).
 * **particles** in a geometry with densities: the distance between the mean over 64 trials of 1,000 tokens and the density, in
   standard errors of that mean (σ). A biased simulation would show many.
-* **euclidean**: 256 orthogonal tokens, β = 5, against the equation of the equiangular flow (3.3); causal: how far the first
-  token, which sees itself alone, has moved.
+* **scheme** (each under its name): densities of directions and radii on the circle, radii N(2.5, 0.25²), at t = 1 against
+  characteristics; characteristics from radius 1 against the linear theory at t = 1.5 (3.2); 256 orthogonal tokens in d = 256,
+  β = 5, at t = 1 and 5 against the equation of the equiangular flow (3.3).
+* **causal**: how far the first token, which sees itself alone, has moved at t = 5.
 
 | geometry | attention | density | characteristics | particles |
 |---|---|---|---|---|
@@ -170,7 +193,7 @@ Every cell is a measured error against an independent value, and the bound that 
 
 def bound(value: float, method: str, geometry: str) -> str:
     """A measured error as the table has it: the next power of ten above twice it, or 4 standard errors."""
-    if method == "particles" and not geometry.startswith("euclidean"):
+    if method == "particles" and geometry in SPACES:
         return "< 4σ"
     return f"< 1e{max(math.ceil(math.log10(2 * max(value, 1e-16))), -13)}"
 

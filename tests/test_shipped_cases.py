@@ -67,6 +67,18 @@ def causal_leaders(run):
     assert (run.observables["mean_cosine"][-1] > 0.2).all()
 
 
+def void_of_peri_ln(run):
+    assert kinds(run)[:2] == ["void", "refinement"]
+    assert run.observables["quadrature_error"][-1] < 1e-3
+
+
+def radii_of_mix_ln(run):
+    before = run.times <= 1.0
+    np.testing.assert_allclose(run.observables["mean_radius"][before], 2.5, atol=1e-12)
+    assert run.observables["mean_radius"][-1] > 2.6
+    np.testing.assert_allclose(run.observables["mass"], 1, atol=1e-12)
+
+
 def real_tokens(run):
     assert run.observables["mean_cosine"][-1] > run.observables["mean_cosine"][0]
 
