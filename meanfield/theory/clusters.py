@@ -28,7 +28,7 @@ def late_decay(scheme: Scheme, times: ArrayLike) -> NDArray[np.float64]:
             return np.exp(-2.0 * scheme.alpha_integral(t))
         case "sqrt-scaling":
             return np.exp(-4.0 * np.sqrt(t))
-    require(bool(np.all(t > 0.0)), "times", times, "must be positive: the late law is a power of depth")
+    require(bool(np.all(t > 0.0)), "times", times, "positive: the late law is a power of depth")
     return t**-2.0
 
 
@@ -52,13 +52,13 @@ def late_scale(scheme: Scheme, times: ArrayLike) -> NDArray[np.float64]:
 
 def require_clusters(beta: float, mass: float) -> None:
     """Raise InputError unless β ≥ 0 is finite and 0 < m < 1."""
-    require(0.0 <= beta < math.inf, "beta", beta, "must be zero or more, and finite")
-    require(0.0 < mass < 1.0, "mass", mass, "must lie strictly between 0 and 1")
+    require(0.0 <= beta < math.inf, "beta", beta, "zero or more, and finite")
+    require(0.0 < mass < 1.0, "mass", mass, "a number strictly between 0 and 1")
 
 
 def require_angle(key: str, angle: float) -> None:
     """Raise InputError unless the angle lies strictly between 0 and π."""
-    require(0.0 < angle < math.pi, key, angle, "must lie strictly between 0 and π")
+    require(0.0 < angle < math.pi, key, angle, "a number strictly between 0 and π")
 
 
 def closing_rate(angle: float, beta: float, mass: float = 0.5) -> float:
@@ -96,7 +96,7 @@ def merging_time(initial_angle: float, final_angle: float, beta: float, mass: fl
     require_clusters(beta, mass)
     require_angle("initial_angle", initial_angle)
     require_angle("final_angle", final_angle)
-    require(final_angle <= initial_angle, "final_angle", final_angle, "must not exceed initial_angle")
+    require(final_angle <= initial_angle, "final_angle", final_angle, "at most initial_angle")
     low, high = (math.log(math.tan(angle / 2.0)) for angle in (final_angle, initial_angle))
     time, _ = quad(
         lambda y: 1.0 / closing_rate(2.0 * math.atan(math.exp(y)), beta, mass),

@@ -32,9 +32,9 @@ class Path(NamedTuple):
 
 def require_equiangular(beta: float, tokens: int, cosine: float) -> None:
     """Raise InputError unless β ≥ 0, n ≥ 2 is an integer and −1/(n−1) < γ < 1, where such tokens exist and move."""
-    require(0.0 <= beta < math.inf, "beta", beta, "must be zero or more, and finite")
-    require(tokens == int(tokens) and tokens >= 2, "tokens", tokens, "must be an integer of at least 2")
-    require(-1.0 / (tokens - 1) < cosine < 1.0, "cosine", cosine, "must lie strictly between -1/(tokens-1) and 1")
+    require(0.0 <= beta < math.inf, "beta", beta, "zero or more, and finite")
+    require(tokens == int(tokens) and tokens >= 2, "tokens", tokens, "an integer of at least 2")
+    require(-1.0 / (tokens - 1) < cosine < 1.0, "cosine", cosine, "a number strictly between -1/(tokens-1) and 1")
 
 
 def attention_projection(cosine: float, beta: float, tokens: int) -> float:
@@ -79,7 +79,7 @@ def late_speed(scheme: Scheme, times: ArrayLike) -> NDArray[np.float64]:
     Raises InputError for times that are not positive.
     """
     t = depths(times)
-    require(bool(np.all(t > 0.0)), "times", times, "must be positive: the law holds at late times")
+    require(bool(np.all(t > 0.0)), "times", times, "positive: the law holds at late times")
     return late_decay(scheme, t) / late_scale(scheme, t)
 
 
@@ -124,7 +124,7 @@ def time_to_cosine(scheme: Scheme, beta: float, tokens: int, final_cosine: float
     """
     require_equiangular(beta, tokens, initial_cosine)
     require_equiangular(beta, tokens, final_cosine)
-    require(initial_cosine <= final_cosine, "final_cosine", final_cosine, "must not be below initial_cosine")
+    require(initial_cosine <= final_cosine, "final_cosine", final_cosine, "at least initial_cosine")
     state = np.array([math.log1p(-initial_cosine), scheme.initial_radius])
     arrival = 0.0
     for start, end, branch in scheme.branches():

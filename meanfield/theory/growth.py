@@ -21,8 +21,8 @@ KINDS = ("softmax", "unnormalized", "doubly-stochastic")
 
 def require_sphere(dimension: int, beta: float) -> None:
     """Raise InputError unless d ≥ 2 is an integer and β ≥ 0 is finite."""
-    require(dimension == int(dimension) and dimension >= 2, "dimension", dimension, "must be an integer of at least 2")
-    require(0.0 <= beta < math.inf, "beta", beta, "must be zero or more, and finite")
+    require(dimension == int(dimension) and dimension >= 2, "dimension", dimension, "an integer of at least 2")
+    require(0.0 <= beta < math.inf, "beta", beta, "zero or more, and finite")
 
 
 def eigenvalues(dimension: int, degree: int) -> NDArray[np.float64]:
@@ -91,7 +91,7 @@ def unnormalized_scale(dimension: int, beta: float) -> float:
     Raises InputError where it overflows, near β = 700.
     """
     logarithm = log_a0(dimension, beta)
-    require(logarithm < 700.0, "beta", beta, "unnormalized attention overflows there")
+    require(logarithm < 700.0, "beta", beta, "a smaller number: unnormalized attention overflows there")
     return math.exp(logarithm)
 
 
@@ -100,7 +100,7 @@ def mean_attention(dimension: int, beta: float, kind: str = "softmax") -> float:
 
     Raises InputError for an unknown kind, d < 2 or β < 0.
     """
-    require(kind in KINDS, "kind", kind, f"must be one of {', '.join(KINDS)}")
+    require(kind in KINDS, "kind", kind, f"one of {', '.join(KINDS)}")
     softmax = float(consecutive_ratios(dimension, beta, 1)[0])
     return softmax * unnormalized_scale(dimension, beta) if kind == "unnormalized" else softmax
 
@@ -115,8 +115,8 @@ def growth_rates(
     Assumes Q = K = V = I. Source: derived; the fastest mode agrees with 2410.23228.
     Raises InputError for an unknown kind, d < 2, β < 0 or κ ≤ 0.
     """
-    require(kind in KINDS, "kind", kind, f"must be one of {', '.join(KINDS)}")
-    require(kappa > 0.0, "kappa", kappa, "must be positive")
+    require(kind in KINDS, "kind", kind, f"one of {', '.join(KINDS)}")
+    require(kappa > 0.0, "kappa", kappa, "positive")
     steps = consecutive_ratios(dimension, beta, max(degree, 1) + 1)
     first = 1.0 / (dimension + beta * steps[1])  # a_1/(β a_0), finite at β = 0
     over_beta = np.concatenate([[0.0, first], first * np.cumprod(steps[1:])])[: degree + 1]
@@ -139,7 +139,7 @@ def uniform_clock(scheme: Scheme, times: ArrayLike, mean_norm: float) -> NDArray
     t = depths(times)
     c, r0 = mean_norm, scheme.initial_radius
     if scheme.name in ("peri-ln", "ngpt"):
-        require(c > 0.0, "beta", 0.0, f"{scheme.name} divides by the norm of A, which vanishes at the uniform density")
+        require(c > 0.0, "beta", 0.0, f"more than zero: {scheme.name} divides by ‖A‖, zero here")
     match scheme.name:
         case "post-ln":
             return t
@@ -170,7 +170,7 @@ def log_amplification(
     and σ_1/c = (d−1)/β. Same shape as `times`. Assumes one common initial radius and Q = K = V = I. Source: derived.
     Raises InputError as `growth_rates` and `uniform_clock` do.
     """
-    require(kappa > 0.0, "kappa", kappa, "must be positive")
+    require(kappa > 0.0, "kappa", kappa, "positive")
     clock = uniform_clock(scheme, times, mean_attention(dimension, beta, kind))
     rate = float(growth_rates(dimension, beta, degree, kind)[degree])
     damping = float(eigenvalues(dimension, degree)[degree]) / kappa
@@ -197,7 +197,7 @@ def step_beta(dimension: int, degree: int, kind: str = "softmax") -> float:
     Source: derived; on the circle the fastest mode agrees with 2410.23228.
     Raises InputError for a degree below 1, an unknown kind or d < 2.
     """
-    require(degree >= 1, "degree", degree, "must be at least 1")
+    require(degree >= 1, "degree", degree, "at least 1")
     # a_0 is common to all degrees: it never decides which one is fastest, and would overflow
     kind = "softmax" if kind == "unnormalized" else kind
 

@@ -26,10 +26,10 @@ def density(points: ArrayLike, parameter: ArrayLike) -> NDArray[np.float64]:
     Raises InputError for |w| ≥ 1 or a length that does not match the points.
     """
     x, w = np.asarray(points, dtype=np.float64), np.asarray(parameter, dtype=np.float64)
-    require(w.ndim == 1 and w.size >= 2, "parameter", parameter, "must be one vector of at least 2 numbers")
-    require(x.shape[-1:] == w.shape, "parameter", parameter, "must have as many coordinates as the points")
+    require(w.ndim == 1 and w.size >= 2, "parameter", parameter, "one vector of at least 2 numbers")
+    require(x.shape[-1:] == w.shape, "parameter", parameter, "as many coordinates as the points")
     square = float(w @ w)
-    require(square < 1.0, "parameter", parameter, "must be shorter than 1")
+    require(square < 1.0, "parameter", parameter, "shorter than 1")
     separation = np.sum((x - w) ** 2, axis=-1)
     return np.asarray(((1.0 - square) / separation) ** (w.size - 1))
 
@@ -43,7 +43,7 @@ def order_parameter(parameter_norm: ArrayLike, dimension: int) -> NDArray[np.flo
     """
     require_sphere(dimension, 0.0)
     rho = np.asarray(parameter_norm, dtype=np.float64)
-    require(bool(np.all((rho >= 0.0) & (rho <= 1.0))), "parameter", parameter_norm, "must lie between 0 and 1")
+    require(bool(np.all((rho >= 0.0) & (rho <= 1.0))), "parameter", parameter_norm, "a number between 0 and 1")
     half = dimension / 2
     if dimension <= 8:
         series = hyp2f1(1.0, 1.0 - half, 1.0 + half, rho**2)
@@ -65,13 +65,13 @@ def parameter_norm(scheme: Scheme, times: ArrayLike, initial_norm: float, dimens
     time.
     """
     allowed = ("post-ln", "ngpt", "sqrt-scaling")
-    require(scheme.name in allowed, "scheme", scheme.name, f"must be one of {', '.join(allowed)} for the exact family")
+    require(scheme.name in allowed, "scheme", scheme.name, f"one of {', '.join(allowed)} for the exact family")
     require_sphere(dimension, 0.0)
-    require(0.0 <= initial_norm < 1.0, "parameter", initial_norm, "must be at least 0 and below 1")
+    require(0.0 <= initial_norm < 1.0, "parameter", initial_norm, "at least 0 and below 1")
     t = depths(times)
     start = math.atanh(initial_norm)
     if scheme.name == "ngpt":
-        require(initial_norm > 0.0, "parameter", initial_norm, "ngpt divides by the norm of A, which vanishes at w = 0")
+        require(initial_norm > 0.0, "parameter", initial_norm, "more than zero: ngpt divides by ‖A‖")
         return np.tanh(start + 0.5 * scheme.alpha_integral(t))
     if initial_norm == 0.0:
         return np.zeros_like(t)

@@ -47,7 +47,7 @@ def order_parameter(dimension: int, kappas: ArrayLike) -> NDArray[np.float64]:
     """
     require_sphere(dimension, 0.0)
     kappa = np.asarray(kappas, dtype=np.float64)
-    require(bool(np.all(np.isfinite(kappa) & (kappa > 0.0))), "kappa", kappas, "must be positive and finite")
+    require(bool(np.all(np.isfinite(kappa) & (kappa > 0.0))), "kappa", kappas, "positive and finite")
 
     def ordered(coupling: float) -> float:
         if coupling <= dimension:

@@ -32,12 +32,12 @@ class Scheme:
     switch_time: float = 1.0
 
     def __post_init__(self) -> None:
-        require(self.name in SCHEMES, "scheme", self.name, f"must be one of {', '.join(SCHEMES)}")
+        require(self.name in SCHEMES, "scheme", self.name, f"one of {', '.join(SCHEMES)}")
         positive = 0.0 < self.initial_radius < math.inf
-        require(positive, "initial_radius", self.initial_radius, "must be positive and finite")
+        require(positive, "initial_radius", self.initial_radius, "positive and finite")
         if not callable(self.alpha):
-            require(0.0 < self.alpha < math.inf, "alpha", self.alpha, "must be positive and finite")
-        require(0.0 <= self.switch_time < math.inf, "switch_time", self.switch_time, "must be zero or more, and finite")
+            require(0.0 < self.alpha < math.inf, "alpha", self.alpha, "positive and finite")
+        require(0.0 <= self.switch_time < math.inf, "switch_time", self.switch_time, "zero or more, and finite")
 
     def branches(self) -> tuple[tuple[float, float, Scheme], ...]:
         """(start, end, scheme) of each stretch of depth on which one smooth rule holds; only Mix-LN has two."""
@@ -91,5 +91,5 @@ class Scheme:
 def depths(times: ArrayLike) -> NDArray[np.float64]:
     """`times` as float64. Raises InputError unless every depth is zero or more, and finite."""
     t = np.asarray(times, dtype=np.float64)
-    require(bool(np.all(np.isfinite(t) & (t >= 0.0))), "times", times, "must be zero or more, and finite")
+    require(bool(np.all(np.isfinite(t) & (t >= 0.0))), "times", times, "zero or more, and finite")
     return t
