@@ -10,14 +10,15 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from ..geometry.gegenbauer import gauss, orthonormal
 from ..keys import require
-from ..theory.growth import consecutive_ratios, eigenvalues, growth_rates, log_a0, log_multiplicities
+from ..theory.growth import consecutive_ratios, eigenvalues, growth_rates, log_multiplicities
 
 Float = NDArray[np.float64]
 
@@ -54,7 +55,10 @@ def seen_degree(dimension: int, beta: float, kappa: float, least: int = 1) -> in
 class Family(Protocol):
     """A line in the plane of β and κ with one parameter."""
 
-    dimension: int
+    @property
+    def dimension(self) -> int:
+        """The d of S^{d−1}."""
+        ...
 
     def at(self, parameter: float) -> tuple[float, float]:
         """β and κ."""
@@ -94,16 +98,31 @@ class Temperature:
 
     def weights(self, parameter: float, degree: int) -> tuple[Float, Float]:
         beta = self.scale * parameter
-        slope = self.kappa * self.scale * attraction_slope(self.dimension, beta, degree)
-        return self.kappa * attraction(self.dimension, beta, degree), slope
+        value = self.kappa * attraction(self.dimension, abs(beta), degree)
+        slope = self.kappa * self.scale * attraction_slope(self.dimension, abs(beta), degree)
+        # a_l(−β) = (−1)^l a_l(β): the last step towards β = 0 may pass it.
+        parity = (-1.0) ** np.arange(1, degree + 1) if beta < 0 else -np.ones(degree)
+        return -parity * value, parity * slope if beta < 0 else slope
 
 
-@functools.lru_cache(maxsize=128)
-def _rule(dimension: int, degree: int, count: int, order: int = 0) -> tuple[Float, Float, Float]:
-    """Quadrature for sector m = `order` (Gauss in dimension d + 2m): weights, P_l in d and orthonormal q_{l−m} in d + 2m."""
-    u, weights = gauss(dimension + 2 * order, count)
-    table = orthonormal(dimension, degree, u)[1:] / _heights(dimension, degree)[:, None]
-    return weights, table, orthonormal(dimension + 2 * order, max(degree - order, 0), u)
+class Rule(NamedTuple):
+    """Quadrature for sector m: log_weights of the law of u in dimension d + 2m; P_l in d, 1 … L, and orthonormal q in d + 2m."""
+
+    log_weights: Float
+    P: Float
+    q: Float
+
+
+@functools.lru_cache(maxsize=32)
+def _rule(dimension: int, degree: int, count: int, order: int = 0) -> Rule:
+    # Gauss in 2 or 3 dimensions and a power of 1 − u² in the weight, a polynomial: in high dimension the Gauss rule itself has
+    # neither nodes where sharp densities are, nor weights within the range of floating point.
+    low = 2 + dimension % 2
+    u, weights = gauss(low, count)
+    log_weights = np.log(weights) + (dimension + 2 * order - low) / 2 * np.log1p(-(u**2))
+    P = orthonormal(dimension, degree, u)[1:] / _heights(dimension, degree)[:, None]
+    q = orthonormal(dimension + 2 * order, max(degree - order, 0), u)
+    return Rule(log_weights - logsumexp(log_weights), P, q)
 
 
 @functools.lru_cache(maxsize=128)
@@ -126,8 +145,10 @@ class Balance:
         beta, kappa = family.at(sharpest)
         steepest = kappa * math.exp(beta)
         require(steepest <= SHARPEST, "kappa", kappa, f"at most {SHARPEST * math.exp(-beta):.6g} at beta = {beta:g}")
-        # The coefficients of e^{zu} fall like e^{−l²/2z}: 1e-16 at l = 8.6√z, and Gauss doubles the degree.
-        return cls(family, degree, 40 + degree + math.ceil(5.0 * math.sqrt(steepest)))
+        # At its peak log(ρ(1−u²)^{d/2−1}) curves by up to z = 2κe^β + d in the angle, so its spectrum falls like e^{−l²/2z}:
+        # 1e-17 at l = 9√z. Gauss integrates twice its degree.
+        sharp = 2.0 * steepest + family.dimension
+        return cls(family, degree, degree + 30 + math.ceil(4.5 * math.sqrt(sharp)))
 
     @property
     def heights(self) -> Float:
@@ -138,9 +159,10 @@ class Balance:
         """x_l − ⟨P_l⟩ and its derivatives by z: (degree,), (degree, degree + 1)."""
         x = z[:-1]
         weights, slope = (w * self.heights**2 for w in self.family.weights(float(z[-1]), self.degree))
-        share, table, _ = self._shares(weights * x)
-        means = table @ share
-        covariance = (table * share) @ table.T - np.outer(means, means)
+        rule = self._rule()
+        share, _ = self._shares(weights * x, rule)
+        means = rule.P @ share
+        covariance = (rule.P * share) @ rule.P.T - np.outer(means, means)
         derivatives = np.column_stack([np.eye(self.degree) - covariance * weights, -covariance @ (slope * x)])
         return x - means, derivatives
 
@@ -150,51 +172,48 @@ class Balance:
         return float(0.5 * np.sum(weights * z[:-1] ** 2) - self.log_normalizer(weights * z[:-1]))
 
     def log_normalizer(self, exponent: Float) -> float:
-        """log N = log ∫exp(Σ exponent_l P_l)dσ."""
-        quadrature, table, _ = _rule(self.family.dimension, self.degree, self.nodes)
-        values = exponent @ table
-        return float(np.max(values) + np.log(quadrature @ np.exp(values - np.max(values))))
+        """The logarithm of N = ∫exp(Σ exponent_l P_l)dσ."""
+        return self._shares(exponent, self._rule())[1]
 
     def least_eigenvalues(self, z: Float) -> tuple[float, float]:
         """The least eigenvalue of the Hessian with the symmetry of the density (m = 0), and that of the sectors m ≥ 1.
 
-        In sector m the eigenvalues other than 1 are those of 1 − √w M √w, M = ∫ρ q q under the law of u in dimension d + 2m (m = 0:
-        the covariance of the p_l). The zero of the rotation, in sector 1, is left out, unless the density is uniform.
+        In sector m the eigenvalues other than 1 are those of 1 − √w M √w, M = ∫ρ q q under the law of u in dimension d + 2m
+        (m = 0: the covariance of the p_l). The zero of the rotation, in sector 1, is left out, unless the density is uniform.
         """
-        dimension, x = self.family.dimension, z[:-1]
+        x = z[:-1]
         w = self.family.weights(float(z[-1]), self.degree)[0]
         exponent = w * self.heights**2 * x
         if np.max(np.abs(x)) < 1e-8:
             return float(1 - np.max(w)), float(1 - np.max(w))
-        share, table, _ = self._shares(exponent)
-        p = table * self.heights[:, None]
+        rule = self._rule()
+        share, log_n = self._shares(exponent, rule)
+        p = rule.P * self.heights[:, None]
         means = p @ share
-        least = _least(w, (p * share) @ p.T - np.outer(means, means))[0]
-        log_n = self.log_normalizer(exponent)
-        signs = (-1.0) ** np.arange(1, self.degree + 1)
-        log_peak = max(float(np.sum(exponent)), float(signs @ exponent), float(np.max(exponent @ table))) - log_n
-        transverse = 1.0
-        for order in range(1, 2 if dimension == 2 else self.degree + 1):
-            # √w M √w ≤ w_m max ρ in sector m: no later sector goes lower than that
-            if math.log(1.01 * w[order - 1] + 1e-300) + log_peak < math.log(max(1 - transverse, 1e-300)):
-                break
-            quadrature, table, q = _rule(dimension, self.degree, self.nodes, order)
-            share = quadrature * np.exp(exponent @ table - log_n)
-            eigenvalues_ = _least(w[order - 1 :], (q * share) @ q.T)
+        least = _spectrum(w, (p * share) @ p.T - np.outer(means, means))[0]
+        # Sector m has the kernel e^{βuu′}a_m(βss′), s = √(1−u²), with a_m in dimension d − 1: positive and pointwise decreasing
+        # in m, so its largest eigenvalue decreases, too (Perron and Frobenius): no sector beyond 2 goes lower than sector 2.
+        transverse = []
+        for order in range(1, 2 if self.family.dimension == 2 else 3):
+            rule = self._rule(order)
+            share = np.exp(rule.log_weights + exponent @ rule.P - log_n)
+            sector = _spectrum(w[order - 1 :], (rule.q * share) @ rule.q.T)
             if order == 1:
-                eigenvalues_ = np.delete(eigenvalues_, np.argmin(np.abs(eigenvalues_)))
-            transverse = min(transverse, float(eigenvalues_[0]))
-        return float(least), transverse
+                sector = np.delete(sector, np.argmin(np.abs(sector)))
+            transverse.append(float(sector[0]))
+        return float(least), min(transverse)
 
-    def _shares(self, exponent: Float) -> tuple[Float, Float, Float]:
-        """ρ times the quadrature weights (sum 1), with the tables of the rule."""
-        quadrature, table, q = _rule(self.family.dimension, self.degree, self.nodes)
-        values = exponent @ table
-        share = quadrature * np.exp(values - np.max(values))
-        return share / np.sum(share), table, q
+    def _rule(self, order: int = 0) -> Rule:
+        return _rule(self.family.dimension, self.degree, self.nodes, order)
+
+    def _shares(self, exponent: Float, rule: Rule) -> tuple[Float, float]:
+        """ρ times the quadrature weights, sum 1, and log N."""
+        values = rule.log_weights + exponent @ rule.P
+        log_n = float(logsumexp(values))
+        return np.exp(values - log_n), log_n
 
 
-def _least(w: Float, covariance: Float) -> Float:
+def _spectrum(w: Float, covariance: Float) -> Float:
     """Eigenvalues of 1 − √w M √w, increasing."""
     root = np.sqrt(w)
-    return np.linalg.eigvalsh(np.eye(len(w)) - root[:, None] * covariance * root)
+    return np.asarray(np.linalg.eigvalsh(np.eye(len(w)) - root[:, None] * covariance * root))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -13,14 +14,16 @@ from numpy.typing import ArrayLike, NDArray
 from ..geometry.gegenbauer import orthonormal
 from ..keys import InputError, require
 from ..store import Variable, read_tables, write_tables
+from ..theory.growth import require_sphere, unnormalized_scale
 from ..theory.noise import critical_coupling
+from .arclength import ContinuationError, corrected, followed, located, tangent
 from .balance import Balance, Coupling, Temperature, attraction, seen_degree
-from .continuation import NotFollowed, corrected, followed, located
 
 Float = NDArray[np.float64]
 
-# How far into a branch its first point lies, in x_l.
-ONSET = 1e-3
+# How far into a branch its first point lies, in x_l, and where a curve in β is about to meet the uniform density: there two
+# curves cross and Newton's iteration loses its accuracy.
+ONSET, NEARLY_UNIFORM = 1e-3, 1e-2
 MOST_POINTS = 4000
 # Free energies below this are round-off: no crossing is read from their sign.
 ENERGY_NOISE = 1e-14
@@ -99,7 +102,9 @@ def bifurcation_coupling(dimension: int, beta: float, degree: int = 1) -> float:
 
     Raises InputError for d < 2, β < 0 or where a_0 overflows, l < 1, or where κ_l is infinite (l > 1 at β = 0).
     """
+    require_sphere(dimension, beta)
     require(degree >= 1, "degree", degree, "at least 1")
+    unnormalized_scale(dimension, beta)  # refuses a β where it overflows
     if degree == 1:
         return critical_coupling(dimension, beta)
     strength = float(attraction(dimension, beta, degree)[-1])
@@ -157,34 +162,33 @@ def branch_in_beta(start: Branch, index: int, final_beta: float) -> Branch:
 
 
 def _curve(balance: Balance, degree: int, first: Float, second: Float, end: float) -> Branch:
-    """Follow the curve until its parameter passes `end` or the one it began at, or x_l of the leading mode its sign."""
-    points, slopes = [first], [0.0]
+    """Follow the curve until its parameter passes `end`, or in β the one it began at, or it meets the uniform density."""
+    points = [first]
     begin = float(first[-1])
     leading = int(np.argmax(np.abs(second[:-1])))
+    in_beta = isinstance(balance.family, Temperature)
     try:
-        for z, along in followed(balance, first, second):
-            if z[leading] * second[leading] <= 0:
+        for z, _ in followed(balance, first, second):
+            if z[leading] * math.copysign(1.0, second[leading]) < (NEARLY_UNIFORM if in_beta else ONSET / 2):
                 break
             points.append(z)
-            slopes.append(float(along[-1]))
-            if (z[-1] - end) * (begin - end) <= 0:
-                points[-1:] = _level(balance, points[-2:], end)
+            level = end if (z[-1] - end) * (begin - end) <= 0 else begin
+            if level == end or (in_beta and (z[-1] - begin) * (end - begin) < 0):
+                points[-1:] = _level(balance, points[-2:], level)
                 break
-            if isinstance(balance.family, Temperature) and (z[-1] - begin) * (end - begin) < 0:
-                points[-1:] = _level(balance, points[-2:], begin)
-                break
-            require(len(points) < MOST_POINTS, "largest_kappa", end, "a coupling nearer to where the branch begins")
-    except NotFollowed as problem:
-        raise InputError("kappa", balance.family.at(float(points[-1][-1]))[1], f"a smaller coupling: {problem}") from None
-    states = _states(balance, points)
-    pairs = list(zip(points[:-1], points[1:], strict=True))
+            if len(points) == MOST_POINTS:
+                raise ContinuationError("the curve is too long")
+    except ContinuationError as problem:
+        beta, kappa = balance.family.at(float(points[-1][-1]))
+        raise InputError("kappa", kappa, f"another coupling: at beta = {beta:g} {problem}") from None
 
     def slope(z: Float, along: Float) -> float:
-        from_tangent = np.linalg.solve(np.vstack([balance(z)[1], along]), np.append(np.zeros(balance.degree), 1.0))
-        return float(from_tangent[-1])
+        return float(tangent(balance, z, along)[-1])
 
-    turns = [i for i in range(1, len(pairs)) if slopes[i] * slopes[i + 1] < 0]
-    folds = [located(balance, *pairs[i], slope) for i in turns]
+    states, pairs = _states(balance, points), list(itertools.pairwise(points))
+    # Not at the first point: a pitchfork begins without slope.
+    slopes = [slope(end, end - start) for start, end in pairs]
+    folds = [located(balance, *pairs[i + 1], slope) for i in range(len(pairs) - 1) if slopes[i] * slopes[i + 1] < 0]
     significant = np.where(np.abs(states.free_energy) > ENERGY_NOISE, states.free_energy, 0.0)
     meets = np.flatnonzero(significant[:-1] * significant[1:] < 0)
     crossings = [located(balance, *pairs[i], lambda z, _: balance.free_energy(z)) for i in meets]
@@ -194,7 +198,7 @@ def _curve(balance: Balance, degree: int, first: Float, second: Float, end: floa
 def _level(balance: Balance, points: list[Float], parameter: float) -> list[Float]:
     """Where the curve through `points` passes a value of its parameter, in order."""
     found = []
-    for start, end in zip(points[:-1], points[1:], strict=True):
+    for start, end in itertools.pairwise(points):
         if start[-1] == parameter:
             found.append(start)
         elif (start[-1] - parameter) * (end[-1] - parameter) < 0:
@@ -253,8 +257,8 @@ def read_branch(path: str | Path) -> Branch:
 
 
 def _stored(arrays: dict[str, NDArray], group: str, modes: int) -> States:
-    empty: Callable[[str], NDArray] = lambda name: np.empty((0, modes) if name == "coefficients" else 0)
-    return States(**{field.name: arrays.get(f"{group}/{field.name}", empty(field.name)) for field in fields(States)})
+    empty = {field.name: np.empty((0, modes) if field.name == "coefficients" else 0) for field in fields(States)}
+    return States(**{name: arrays.get(f"{group}/{name}", none) for name, none in empty.items()})
 
 
 def _variable(name: str, dims: tuple[str, ...], value: ArrayLike) -> Variable:

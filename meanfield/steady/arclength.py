@@ -22,12 +22,12 @@ STRAIGHT = 0.98
 NEWTON_STEPS, NEWTON_TOLERANCE = 12, 1e-13
 
 
-class NotFollowed(ArithmeticError):
+class ContinuationError(ArithmeticError):
     """Newton's iteration finds no further point of the curve."""
 
 
 def corrected(system: System, z: Float, normal: Float) -> Float:
-    """The zero near z in the plane through z with this normal. Raises NotFollowed where Newton does not converge."""
+    """The zero near z in the plane through z with this normal. Raises ContinuationError where Newton does not converge."""
     moved = z.copy()
     for _ in range(NEWTON_STEPS):
         equations, derivatives = system(moved)
@@ -38,7 +38,7 @@ def corrected(system: System, z: Float, normal: Float) -> Float:
             break
         if np.max(np.abs(step)) < NEWTON_TOLERANCE * max(1.0, float(np.max(np.abs(moved)))):
             return moved
-    raise NotFollowed("Newton's iteration does not converge")
+    raise ContinuationError("Newton's iteration does not converge")
 
 
 def tangent(system: System, z: Float, along: Float) -> Float:
@@ -51,7 +51,7 @@ def tangent(system: System, z: Float, along: Float) -> Float:
 def followed(system: System, first: Float, second: Float) -> Iterator[tuple[Float, Float]]:
     """Points of the curve and their tangents, from `second` on, away from `first`; without end.
 
-    Raises NotFollowed where even the smallest step finds no point.
+    Raises ContinuationError where even the smallest step finds no point.
     """
     z, along = second, tangent(system, second, second - first)
     yield z, along
@@ -61,7 +61,7 @@ def followed(system: System, first: Float, second: Float) -> Iterator[tuple[Floa
             trial = corrected(system, z + step * along, along)
             turned = tangent(system, trial, along)
             accepted = bool(turned @ along > STRAIGHT)
-        except (NotFollowed, np.linalg.LinAlgError):
+        except (ContinuationError, np.linalg.LinAlgError):
             accepted = False
         if accepted:
             z, along = trial, turned
@@ -70,7 +70,7 @@ def followed(system: System, first: Float, second: Float) -> Iterator[tuple[Floa
         else:
             step /= 2
             if step < SMALLEST_STEP:
-                raise NotFollowed("the curve cannot be followed any further")
+                raise ContinuationError("the curve cannot be followed any further")
 
 
 def located(system: System, start: Float, end: Float, value: Callable[[Float, Float], float]) -> Float:
