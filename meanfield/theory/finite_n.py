@@ -19,7 +19,10 @@ from meanfield.theory.growth import (
 
 
 def sobolev_weights(dimension: int, degree: int, order: float) -> NDArray[np.float64]:
-    """w_l = (1+Λ_l)^{−s} of the H^{−s} distance, s = `order`, for l = 0, …, degree. Raises InputError for d < 2."""
+    """w_l = (1+Λ_l)^{−s} of the H^{−s} distance, s = `order`, l = 0, …, degree, on S^{d−1}: by definition. Source: derived.
+
+    Raises InputError for d < 2.
+    """
     require_sphere(dimension, 0.0)
     return np.asarray((1.0 + eigenvalues(dimension, degree)) ** -order)
 
@@ -92,7 +95,7 @@ def mean_squared_distance(
 def velocity_variance(dimension: int, beta: float, kind: str = "softmax") -> float:
     """The limit of n E|P_θA_n|² for n i.i.d. uniform tokens, whose mean velocity vanishes.
 
-    (d−1) a_1(2β)/(2β) for unnormalised attention, that over a_0(β)² for softmax; (d−1)/d at β = 0.
+    (d−1) a_1(2β)/(2β) for unnormalised attention, that over a_0(β)² for softmax; (d−1)/d at β = 0. Assumes Q = K = V = I.
     Source: derived. Raises InputError for another kind, d < 2 or β < 0.
     """
     require(kind in ("softmax", "unnormalized"), "kind", kind, "softmax or unnormalized")
@@ -124,7 +127,7 @@ def long_context_map(cosine: float, gamma: float) -> float:
     """The cosine after one layer θ ← N(A) of equiangular tokens at cosine ρ, β = γ log n, n → ∞.
 
     1 for γ < γ_c, 4ρ/(1+3ρ) for γ = γ_c, ρ for γ > γ_c, with γ_c = 1/(1−ρ); γ counts as equal to γ_c within round-off.
-    Attention alone, without residual. Source: derived. Raises InputError unless 0 ≤ ρ < 1 and γ ≥ 0.
+    Attention alone, without residual; softmax, Q = K = V = I. Source: derived. Raises InputError unless 0 ≤ ρ < 1 and γ ≥ 0.
     """
     require(0.0 <= cosine < 1.0, "cosine", cosine, "at least 0 and below 1")
     require(0.0 <= gamma < math.inf, "gamma", gamma, "zero or more, and finite")

@@ -22,7 +22,7 @@ from meanfield.theory.schemes import Scheme, depths
 def density(points: ArrayLike, parameter: ArrayLike) -> NDArray[np.float64]:
     """f_w(x) = ((1−|w|²)/|x−w|²)^{d−1}, with respect to the uniform probability measure.
 
-    `points` unit vectors (..., d), `parameter` w (d,); returns (...). Mass ∫f_w dσ = 1.
+    `points` unit vectors (..., d), `parameter` w (d,); returns (...). Mass ∫f_w dσ = 1. Source: derived.
     Raises InputError for |w| ≥ 1 or a length that does not match the points.
     """
     x, w = np.asarray(points, dtype=np.float64), np.asarray(parameter, dtype=np.float64)
@@ -37,7 +37,7 @@ def density(points: ArrayLike, parameter: ArrayLike) -> NDArray[np.float64]:
 def order_parameter(parameter_norm: ArrayLike, dimension: int) -> NDArray[np.float64]:
     """|∫x f_w dσ| as a function of ρ = |w|, same shape: 2(d−1)/d · ρ · ₂F₁(1, 1−d/2; 1+d/2; ρ²).
 
-    From the Gegenbauer expansion of f_w and Euler's transformation. d=2: ρ; d=3: (1+ρ²)/(2ρ) − (1−ρ²)²/(4ρ²)
+    Source: derived from the Gegenbauer expansion of f_w and Euler's transformation. d=2: ρ; d=3: (1+ρ²)/(2ρ) − (1−ρ²)²/(4ρ²)
     ln((1+ρ)/(1−ρ)), which cancels at small ρ where this form does not. Even d: a polynomial. It is 1 at ρ = 1.
     Raises InputError for d < 2 or ρ outside [0, 1].
     """
@@ -58,7 +58,8 @@ def order_parameter(parameter_norm: ArrayLike, dimension: int) -> NDArray[np.flo
 def parameter_norm(scheme: Scheme, times: ArrayLike, initial_norm: float, dimension: int) -> NDArray[np.float64]:
     """|w(t)|, from |w(0)| = `initial_norm`; same shape as `times`. The direction of w is constant.
 
-    d|w|/dt = ½(1−|w|²)|Z|/s, that is du/dt = ½|Z|/s for u = artanh|w|, Z the mean of f_w. Post-LN s = 1; sqrt-scaling
+    Assumes β = 0, Q = K = V = I. Source: derived. d|w|/dt = ½(1−|w|²)|Z|/s, that is du/dt = ½|Z|/s for u =
+    artanh|w|, Z the mean of f_w. Post-LN s = 1; sqrt-scaling
     runs on the clock 2(√(t+1)−1); nGPT has s = |Z|/α, hence u = u(0) + ½∫α in every dimension. Post-LN on the circle
     is |w| = [1+(1−ρ₀²)ρ₀⁻²e^{−t}]^{−1/2}; for d ≥ 3 DOP853 at relative tolerance 1e−12.
     Raises InputError for another scheme, |w(0)| outside [0, 1), |w(0)| = 0 under nGPT (A vanishes), d < 2, a negative
@@ -91,6 +92,6 @@ def parameter_norm(scheme: Scheme, times: ArrayLike, initial_norm: float, dimens
 def order_parameter_at(scheme: Scheme, times: ArrayLike, initial_norm: float, dimension: int) -> NDArray[np.float64]:
     """|∫x dμ_t| of the exact solution that starts from f_w with |w| = `initial_norm`; same shape as `times`.
 
-    Raises InputError as `parameter_norm` does.
+    Assumes β = 0, Q = K = V = I. Source: derived. Raises InputError as `parameter_norm` does.
     """
     return order_parameter(parameter_norm(scheme, times, initial_norm, dimension), dimension)

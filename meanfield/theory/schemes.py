@@ -48,7 +48,7 @@ class Scheme:
         return ((0.0, tau, post), (tau, math.inf, pre)) if tau > 0.0 else ((0.0, math.inf, pre),)
 
     def speed(self, t: float, radius: float, attention_norm: float) -> float:
-        """The s in dθ/dt = P_θA/s. At τ itself Mix-LN is still Post-LN."""
+        """The s in dθ/dt = P_θA/s. At τ itself Mix-LN is still Post-LN. Source: 2510.22026."""
         match self.name:
             case "post-ln":
                 return 1.0
@@ -64,7 +64,7 @@ class Scheme:
                 return math.sqrt(t + 1.0)
 
     def radial_rate(self, t: float, projection: float, attention_norm: float) -> float:
-        """dr/dt, where `projection` is ⟨θ,A⟩."""
+        """dr/dt, where `projection` is ⟨θ,A⟩. Source: 2510.22026."""
         match self.name:
             case "pre-ln":
                 return projection

@@ -195,7 +195,7 @@ def test_the_density_is_the_exponential_of_its_own_potential(dimension, beta, de
         assert np.ptp(flat) < 1e-10
 
 
-@pytest.mark.parametrize(("degree", "sign", "indices"), [(1, 1, (20, 28)), (2, -1, (20, 30))])
+@pytest.mark.parametrize(("degree", "sign", "indices"), [(1, 1, (20, 28)), (2, -1, (12, 24))])
 def test_on_the_sphere_the_least_eigenvalues_are_those_of_the_whole_hessian(degree, sign, indices):
     # 1 − (κ/β)∫e^{β⟨x,y⟩}ρ on L²(ρ), mean zero, on a product grid of the sphere
     found = branch(3, 5.0, degree, sign=sign)
