@@ -332,7 +332,7 @@ class TestFile:
             with pytest.raises(InputError) as error:
                 steady.read_branch(tmp_path / name)
             assert error.value.key == key
-        with pytest.raises(InputError):
+        with pytest.raises(InputError, match="content = 'branches'"):
             store.read(tmp_path / "two.h5")
 
 
