@@ -144,7 +144,8 @@ class Balance:
         """With as many nodes as any density needs up to the parameter `sharpest`. InputError where that is too many."""
         beta, kappa = family.at(sharpest)
         steepest = kappa * math.exp(beta)
-        require(steepest <= SHARPEST, "kappa", kappa, f"at most {SHARPEST * math.exp(-beta):.6g} at beta = {beta:g}")
+        most = f"at most {SHARPEST * math.exp(-beta):.6g} at beta = {beta:g}: beyond, densities are too sharp to be followed"
+        require(steepest <= SHARPEST, "kappa", kappa, most)
         # At its peak log(ρ(1−u²)^{d/2−1}) curves by up to z = 2κe^β + d in the angle, so its spectrum falls like e^{−l²/2z}:
         # 1e-17 at l = 9√z. Gauss integrates twice its degree.
         sharp = 2.0 * steepest + family.dimension
