@@ -11,6 +11,7 @@ from .cases import cases
 from .info import info
 from .run import run
 from .study import study
+from .theory import theory
 
 EXIT_INPUT, EXIT_INTERRUPTED = 2, 130
 
@@ -30,7 +31,7 @@ def app() -> None:
     """The group of all commands."""
 
 
-for _command in (study, run, info, cases):
+for _command in (study, run, info, cases, theory):
     app.add_command(_command)
 
 

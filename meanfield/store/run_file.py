@@ -350,6 +350,8 @@ def _opened(path: Path) -> Iterator[h5py.File]:
         version = int(file.attrs.get("format_version", 0))
         allowed = f"at most {FORMAT_VERSION}: {path.name} needs a newer meanfield"
         require(1 <= version <= FORMAT_VERSION, "format_version", version, allowed)
+        content = plain(file.attrs.get("content", "run"))
+        require(content == "run", "content", content, f'"run": {path.name} is not the file of a run')
         for name in ("time", "frames_written", "restart"):
             require(name in file, name, None, f"a dataset of {path.name}, which lacks it")
         try:

@@ -28,14 +28,15 @@ def late_decay(scheme: Scheme, times: ArrayLike) -> NDArray[np.float64]:
             return np.exp(-2.0 * scheme.alpha_integral(t))
         case "sqrt-scaling":
             return np.exp(-4.0 * np.sqrt(t))
-    require(bool(np.all(t > 0.0)), "times", times, "must be positive: the late law is a power of depth")
+    require(bool(np.all(t > 0.0)), "times", times, "positive: the late law is a power of depth")
     return t**-2.0
 
 
 def late_scale(scheme: Scheme, times: ArrayLike) -> NDArray[np.float64]:
     """The scale S in dVar/dt = −Θ(Var/S) inside a narrow cone: 1, t, t, t, 1/α, √t; same shape as `times`.
 
-    In the order Post-LN, Pre-LN, Mix-LN, Peri-LN, nGPT, sqrt-scaling. Source: 2510.22026 (nGPT corrected).
+    In the order Post-LN, Pre-LN, Mix-LN, Peri-LN, nGPT, sqrt-scaling. Assumes Q = K = V = I, all tokens in the cone.
+    Source: 2510.22026 (nGPT corrected).
     Raises InputError for a negative time.
     """
     t = depths(times)
@@ -52,19 +53,19 @@ def late_scale(scheme: Scheme, times: ArrayLike) -> NDArray[np.float64]:
 
 def require_clusters(beta: float, mass: float) -> None:
     """Raise InputError unless β ≥ 0 is finite and 0 < m < 1."""
-    require(0.0 <= beta < math.inf, "beta", beta, "must be zero or more, and finite")
-    require(0.0 < mass < 1.0, "mass", mass, "must lie strictly between 0 and 1")
+    require(0.0 <= beta < math.inf, "beta", beta, "zero or more, and finite")
+    require(0.0 < mass < 1.0, "mass", mass, "a number strictly between 0 and 1")
 
 
 def require_angle(key: str, angle: float) -> None:
     """Raise InputError unless the angle lies strictly between 0 and π."""
-    require(0.0 < angle < math.pi, key, angle, "must lie strictly between 0 and π")
+    require(0.0 < angle < math.pi, key, angle, "a number strictly between 0 and π")
 
 
 def closing_rate(angle: float, beta: float, mass: float = 0.5) -> float:
     """−(dφ/dt)/sin φ of two clusters at angle φ with masses m and 1−m, under softmax and Post-LN.
 
-    (1−m)/(mE+1−m) + m/((1−m)E+m), E = e^{β(1−cos φ)}. Source: derived, any dimension.
+    (1−m)/(mE+1−m) + m/((1−m)E+m), E = e^{β(1−cos φ)}. Assumes Q = K = V = I; any dimension. Source: derived.
     Raises InputError for β < 0 or m outside (0, 1).
     """
     require_clusters(beta, mass)
@@ -75,7 +76,8 @@ def closing_rate(angle: float, beta: float, mass: float = 0.5) -> float:
 def cluster_angle(times: ArrayLike, initial_angle: float, beta: float, mass: float = 0.5) -> NDArray[np.float64]:
     """Angle φ(t) of two clusters, dφ/dt = −sin φ · `closing_rate`; same shape as `times`.
 
-    Integrated for log tan(φ/2), whose rate is the bare closing rate, so that small angles keep their relative accuracy.
+    Softmax, Post-LN, Q = K = V = I, any dimension. Source: derived. Integrated for log tan(φ/2), whose rate is the
+    bare closing rate, so that small angles keep their relative accuracy.
     Raises InputError for an angle outside (0, π), β < 0, m outside (0, 1) or a negative time.
     """
     require_clusters(beta, mass)
@@ -91,12 +93,13 @@ def cluster_angle(times: ArrayLike, initial_angle: float, beta: float, mass: flo
 def merging_time(initial_angle: float, final_angle: float, beta: float, mass: float = 0.5) -> float:
     """Time that two clusters take from one angle to a smaller one: ∫ dφ/(sin φ · `closing_rate`).
 
-    Softmax, Post-LN, any dimension. Raises InputError unless 0 < final_angle ≤ initial_angle < π, β ≥ 0, 0 < m < 1.
+    Softmax, Post-LN, Q = K = V = I, any dimension. Source: derived. Raises InputError unless 0 < final_angle ≤
+    initial_angle < π, β ≥ 0, 0 < m < 1.
     """
     require_clusters(beta, mass)
     require_angle("initial_angle", initial_angle)
     require_angle("final_angle", final_angle)
-    require(final_angle <= initial_angle, "final_angle", final_angle, "must not exceed initial_angle")
+    require(final_angle <= initial_angle, "final_angle", final_angle, "at most initial_angle")
     low, high = (math.log(math.tan(angle / 2.0)) for angle in (final_angle, initial_angle))
     time, _ = quad(
         lambda y: 1.0 / closing_rate(2.0 * math.atan(math.exp(y)), beta, mass),

@@ -32,32 +32,35 @@ class Path(NamedTuple):
 
 def require_equiangular(beta: float, tokens: int, cosine: float) -> None:
     """Raise InputError unless β ≥ 0, n ≥ 2 is an integer and −1/(n−1) < γ < 1, where such tokens exist and move."""
-    require(0.0 <= beta < math.inf, "beta", beta, "must be zero or more, and finite")
-    require(tokens == int(tokens) and tokens >= 2, "tokens", tokens, "must be an integer of at least 2")
-    require(-1.0 / (tokens - 1) < cosine < 1.0, "cosine", cosine, "must lie strictly between -1/(tokens-1) and 1")
+    require(0.0 <= beta < math.inf, "beta", beta, "zero or more, and finite")
+    require(tokens == int(tokens) and tokens >= 2, "tokens", tokens, "an integer of at least 2")
+    require(-1.0 / (tokens - 1) < cosine < 1.0, "cosine", cosine, "a number strictly between -1/(tokens-1) and 1")
 
 
 def attention_projection(cosine: float, beta: float, tokens: int) -> float:
-    """⟨θ,A⟩ = (u+(n−1)γw)/Z with u = e^β, w = e^{βγ}, Z = u+(n−1)w."""
+    """⟨θ,A⟩ = (u+(n−1)γw)/Z with u = e^β, w = e^{βγ}, Z = u+(n−1)w. Softmax, Q = K = V = I. Source: 2510.22026."""
     others = (tokens - 1) * math.exp(-beta * (1.0 - cosine))
     return (1.0 + others * cosine) / (1.0 + others)
 
 
 def attention_norm(cosine: float, beta: float, tokens: int) -> float:
-    """‖A‖, where ‖A‖² = [u² + 2(n−1)γuw + w²(n−1)(1+(n−2)γ)]/Z²."""
+    """‖A‖, ‖A‖² = [u² + 2(n−1)γuw + w²(n−1)(1+(n−2)γ)]/Z². Softmax, Q = K = V = I. Source: 2510.22026, derived."""
     q = math.exp(-beta * (1.0 - cosine))
     others = (tokens - 1) * q
     return math.sqrt(1.0 + 2.0 * others * cosine + others * q * (1.0 + (tokens - 2) * cosine)) / (1.0 + others)
 
 
 def closing_rate(cosine: float, beta: float, tokens: int) -> float:
-    """−d log(1−γ)/dt at unit speed s = 1: 2w(1+(n−1)γ)/Z."""
+    """−d log(1−γ)/dt at unit speed s = 1: 2w(1+(n−1)γ)/Z. Softmax, Q = K = V = I. Source: 2510.22026, 2512.01868."""
     q = math.exp(-beta * (1.0 - cosine))
     return 2.0 * q * (1.0 + (tokens - 1) * cosine) / (1.0 + (tokens - 1) * q)
 
 
 def cosine_rate(scheme: Scheme, t: float, cosine: float, radius: float, beta: float, tokens: int) -> float:
-    """dγ/dt = (2/s) w(1−γ)(1+(n−1)γ)/Z at depth t. Raises InputError for β < 0, n < 2 or γ out of range."""
+    """dγ/dt = (2/s) w(1−γ)(1+(n−1)γ)/Z at depth t. Softmax, Q = K = V = I. Source: 2510.22026, 2512.01868.
+
+    Raises InputError for β < 0, n < 2 or γ out of range.
+    """
     require_equiangular(beta, tokens, cosine)
     s = scheme.speed(t, radius, attention_norm(cosine, beta, tokens))
     return (1.0 - cosine) * closing_rate(cosine, beta, tokens) / s
@@ -67,7 +70,7 @@ def initial_speed(scheme: Scheme, beta: float, tokens: int) -> float:
     """dγ/dt of orthogonal tokens (γ = 0) at t = 0.
 
     2/(e^β+n−1) (Post-LN, Mix-LN, sqrt-scaling), that over r₀ (Pre-LN), 2/(r₀√(e^{2β}+n−1)) (Peri-LN),
-    2α₀/√(e^{2β}+n−1) (nGPT). Source: 2510.22026. Raises InputError for β < 0 or n < 2.
+    2α₀/√(e^{2β}+n−1) (nGPT). Softmax, Q = K = V = I. Source: 2510.22026. Raises InputError for β < 0 or n < 2.
     """
     return cosine_rate(scheme, 0.0, 0.0, scheme.initial_radius, beta, tokens)
 
@@ -75,11 +78,12 @@ def initial_speed(scheme: Scheme, beta: float, tokens: int) -> float:
 def late_speed(scheme: Scheme, times: ArrayLike) -> NDArray[np.float64]:
     """dγ/dt as t → ∞ up to a constant factor: `late_decay` over `late_scale`; same shape as `times`.
 
-    e^{−2t} (Post-LN), t^{−3} (Pre-, Mix-, Peri-LN), α e^{−2∫α} (nGPT), e^{−4√t}/√t (sqrt-scaling). Source: 2510.22026.
+    e^{−2t} (Post-LN), t^{−3} (Pre-, Mix-, Peri-LN), α e^{−2∫α} (nGPT), e^{−4√t}/√t (sqrt-scaling). Softmax, Q = K = V = I.
+    Source: 2510.22026 (nGPT corrected).
     Raises InputError for times that are not positive.
     """
     t = depths(times)
-    require(bool(np.all(t > 0.0)), "times", times, "must be positive: the law holds at late times")
+    require(bool(np.all(t > 0.0)), "times", times, "positive: the law holds at late times")
     return late_decay(scheme, t) / late_scale(scheme, t)
 
 
@@ -98,7 +102,8 @@ def _rates(scheme: Scheme, beta: float, tokens: int) -> Callable[[float, NDArray
 def flow(scheme: Scheme, beta: float, tokens: int, times: ArrayLike, initial_cosine: float = 0.0) -> Path:
     """γ(t), 1 − γ(t) and r(t) of n equiangular tokens at `times`, any shape.
 
-    dγ/dt = (2/s) w(1−γ)(1+(n−1)γ)/Z, dr/dt = 0, ⟨θ,A⟩ or ⟨θ,A⟩/‖A‖. DOP853 at relative tolerance 1e−12, each asked
+    dγ/dt = (2/s) w(1−γ)(1+(n−1)γ)/Z, dr/dt = 0, ⟨θ,A⟩ or ⟨θ,A⟩/‖A‖. Softmax, Q = K = V = I, one common initial
+    radius. Source: 2510.22026, 2512.01868. DOP853 at relative tolerance 1e−12, each asked
     time the end of a step; Mix-LN is split at τ. Raises InputError for β < 0, n < 2, γ(0) outside (−1/(n−1), 1) or a
     negative time.
     """
@@ -120,11 +125,12 @@ def time_to_cosine(scheme: Scheme, beta: float, tokens: int, final_cosine: float
     """The depth at which n equiangular tokens reach `final_cosine`: the phase curve of 2312.10794 for Post-LN.
 
     γ increases under every scheme, so log(1−γ) serves as the independent variable and the time is the solution itself:
-    no root search. Raises InputError for β < 0, n < 2 or unless −1/(n−1) < γ(0) ≤ γ < 1.
+    no root search. Softmax, Q = K = V = I. Source: 2312.10794, derived for the other schemes. Raises InputError for
+    β < 0, n < 2 or unless −1/(n−1) < γ(0) ≤ γ < 1.
     """
     require_equiangular(beta, tokens, initial_cosine)
     require_equiangular(beta, tokens, final_cosine)
-    require(initial_cosine <= final_cosine, "final_cosine", final_cosine, "must not be below initial_cosine")
+    require(initial_cosine <= final_cosine, "final_cosine", final_cosine, "at least initial_cosine")
     state = np.array([math.log1p(-initial_cosine), scheme.initial_radius])
     arrival = 0.0
     for start, end, branch in scheme.branches():

@@ -19,7 +19,10 @@ from meanfield.theory.growth import (
 
 
 def sobolev_weights(dimension: int, degree: int, order: float) -> NDArray[np.float64]:
-    """w_l = (1+Λ_l)^{−s} of the H^{−s} distance, s = `order`, for l = 0, …, degree. Raises InputError for d < 2."""
+    """w_l = (1+Λ_l)^{−s} of the H^{−s} distance, s = `order`, l = 0, …, degree, on S^{d−1}: by definition. Source: derived.
+
+    Raises InputError for d < 2.
+    """
     require_sphere(dimension, 0.0)
     return np.asarray((1.0 + eigenvalues(dimension, degree)) ** -order)
 
@@ -71,18 +74,18 @@ def mean_squared_distance(
     `max_degree`.
     """
     require_sphere(dimension, 0.0)
-    require(tokens == int(tokens) and tokens >= 1, "tokens", tokens, "must be an integer of at least 1")
+    require(tokens == int(tokens) and tokens >= 1, "tokens", tokens, "an integer of at least 1")
     c, l = np.asarray(coefficients, dtype=np.float64), np.asarray(degrees, dtype=np.int64)
-    require(c.ndim == 1 and c.shape == l.shape, "degrees", degrees, "must give one degree for each coefficient")
-    require(bool(np.all(l >= 0)), "degrees", degrees, "must be zero or more")
+    require(c.ndim == 1 and c.shape == l.shape, "degrees", degrees, "one degree for each coefficient")
+    require(bool(np.all(l >= 0)), "degrees", degrees, "zero or more")
     if max_degree is None:
         bound = (dimension - 1) / 2
-        require(order > bound, "order", order, f"must exceed {bound} for the sum over all degrees to converge")
-        require(dimension <= 64, "dimension", dimension, "must be at most 64 for the sum over all degrees")
+        require(order > bound, "order", order, f"more than {bound} for the sum over all degrees to converge")
+        require(dimension <= 64, "dimension", dimension, "at most 64 for the sum over all degrees")
         noise = _noise_of_all_degrees(dimension, order)
         kept = l >= 1
     else:
-        require(max_degree >= 0, "max_degree", max_degree, "must be zero or more")
+        require(max_degree >= 0, "max_degree", max_degree, "zero or more")
         noise = float(np.sum(_noise_by_degree(dimension, max_degree, order)[1:]))
         kept = (l >= 1) & (l <= max_degree)
     weights = sobolev_weights(dimension, int(np.max(l, initial=0)), order)
@@ -92,13 +95,13 @@ def mean_squared_distance(
 def velocity_variance(dimension: int, beta: float, kind: str = "softmax") -> float:
     """The limit of n E|P_θA_n|² for n i.i.d. uniform tokens, whose mean velocity vanishes.
 
-    (d−1) a_1(2β)/(2β) for unnormalised attention, that over a_0(β)² for softmax; (d−1)/d at β = 0.
+    (d−1) a_1(2β)/(2β) for unnormalised attention, that over a_0(β)² for softmax; (d−1)/d at β = 0. Assumes Q = K = V = I.
     Source: derived. Raises InputError for another kind, d < 2 or β < 0.
     """
-    require(kind in ("softmax", "unnormalized"), "kind", kind, "must be softmax or unnormalized")
+    require(kind in ("softmax", "unnormalized"), "kind", kind, "softmax or unnormalized")
     second = consecutive_ratios(dimension, 2.0 * beta, 2)[1]
     logarithm = log_a0(dimension, 2.0 * beta) - (2.0 * log_a0(dimension, beta) if kind == "softmax" else 0.0)
-    require(logarithm < 700.0, "beta", beta, "unnormalized attention overflows there")
+    require(logarithm < 700.0, "beta", beta, "a smaller number: unnormalized attention overflows there")
     return float((dimension - 1) * math.exp(logarithm) / (dimension + 2.0 * beta * second))
 
 
@@ -111,7 +114,7 @@ def uniform_attention_norm_squared(tokens: int, dimension: int, beta: float = 1.
     (n, d) = (64, 1024), 0.14 % at (64, 128), 1.1 % at (128, 16). Source: derived.
     Raises InputError for n < 1, d < 2 or β < 0.
     """
-    require(tokens == int(tokens) and tokens >= 1, "tokens", tokens, "must be an integer of at least 1")
+    require(tokens == int(tokens) and tokens >= 1, "tokens", tokens, "an integer of at least 1")
     require_sphere(dimension, beta)
     # everything divided by e^{2β}
     others, a0 = tokens - 1, math.exp(log_a0(dimension, beta) - beta)
@@ -124,10 +127,10 @@ def long_context_map(cosine: float, gamma: float) -> float:
     """The cosine after one layer θ ← N(A) of equiangular tokens at cosine ρ, β = γ log n, n → ∞.
 
     1 for γ < γ_c, 4ρ/(1+3ρ) for γ = γ_c, ρ for γ > γ_c, with γ_c = 1/(1−ρ); γ counts as equal to γ_c within round-off.
-    Attention alone, without residual. Source: derived. Raises InputError unless 0 ≤ ρ < 1 and γ ≥ 0.
+    Attention alone, without residual; softmax, Q = K = V = I. Source: derived. Raises InputError unless 0 ≤ ρ < 1 and γ ≥ 0.
     """
-    require(0.0 <= cosine < 1.0, "cosine", cosine, "must be at least 0 and below 1")
-    require(0.0 <= gamma < math.inf, "gamma", gamma, "must be zero or more, and finite")
+    require(0.0 <= cosine < 1.0, "cosine", cosine, "at least 0 and below 1")
+    require(0.0 <= gamma < math.inf, "gamma", gamma, "zero or more, and finite")
     position = gamma * (1.0 - cosine)
     if math.isclose(position, 1.0, rel_tol=1e-12):
         return 4.0 * cosine / (1.0 + 3.0 * cosine)

@@ -21,12 +21,12 @@ KINDS = ("softmax", "unnormalized", "doubly-stochastic")
 
 def require_sphere(dimension: int, beta: float) -> None:
     """Raise InputError unless d ≥ 2 is an integer and β ≥ 0 is finite."""
-    require(dimension == int(dimension) and dimension >= 2, "dimension", dimension, "must be an integer of at least 2")
-    require(0.0 <= beta < math.inf, "beta", beta, "must be zero or more, and finite")
+    require(dimension == int(dimension) and dimension >= 2, "dimension", dimension, "an integer of at least 2")
+    require(0.0 <= beta < math.inf, "beta", beta, "zero or more, and finite")
 
 
 def eigenvalues(dimension: int, degree: int) -> NDArray[np.float64]:
-    """Λ_l = l(l+d−2), the eigenvalues of −Δ on S^{d-1}, for l = 0, …, degree."""
+    """Λ_l = l(l+d−2), the eigenvalues of −Δ on S^{d-1}, for l = 0, …, degree. Source: classical (DLMF 18.8)."""
     l = np.arange(degree + 1, dtype=np.float64)
     return l * (l + dimension - 2)
 
@@ -34,7 +34,7 @@ def eigenvalues(dimension: int, degree: int) -> NDArray[np.float64]:
 def log_multiplicities(dimension: int, degree: int) -> NDArray[np.float64]:
     """Logarithms of dim_l, the number of harmonics of degree l, for l = 0, …, degree.
 
-    dim_l = (2l+d−2) (l+d−3)!/(l! (d−2)!) for l ≥ 1.
+    dim_l = (2l+d−2) (l+d−3)!/(l! (d−2)!) for l ≥ 1. Source: classical.
     """
     l = np.arange(1, degree + 1, dtype=np.float64)
     d = dimension
@@ -47,7 +47,8 @@ def consecutive_ratios(dimension: int, beta: float, degree: int) -> NDArray[np.f
 
     Backward recurrence R_l = β/(2l+d−2 + β R_{l+1}), started so far up that the unknown first ratio is forgotten (an
     error shrinks by R_l² in each step, by e^{−n²/β} in n steps). Measured against 40-digit arithmetic for d up to 512
-    and β up to 10⁴: relative error below 1e−15. Exact at β = 0, and no overflow or underflow.
+    and β up to 10⁴: relative error below 1e−15. Exact at β = 0, and no overflow or underflow. Source: DLMF 10.29.
+    Raises InputError for d < 2 or β < 0.
     """
     require_sphere(dimension, beta)
     top = degree + 20 + math.ceil(7.0 * math.sqrt(beta))
@@ -75,7 +76,7 @@ def log_a0(dimension: int, beta: float) -> float:
 
     From e^β = Σ_l dim_l a_l (Funk–Hecke at x = y), a sum of positive terms, hence a_0 = e^β / Σ_l dim_l a_l/a_0.
     Measured against 40-digit arithmetic: error below 2e−14 for d ≤ 64, β ≤ 100; 2e−12 at d = 512, β = 10⁴.
-    Raises InputError for d < 2 or β < 0.
+    Source: Funk–Hecke. Raises InputError for d < 2 or β < 0.
     """
     require_sphere(dimension, beta)
     degree = math.ceil(beta + 12.0 * math.sqrt(beta)) + 60  # dim_l a_l/a_0 falls no slower than β^l/l!, for any d
@@ -88,19 +89,19 @@ def log_a0(dimension: int, beta: float) -> float:
 def unnormalized_scale(dimension: int, beta: float) -> float:
     """a_0(β), by which unnormalised attention exceeds softmax at the uniform density.
 
-    Raises InputError where it overflows, near β = 700.
+    Source: Funk–Hecke. Raises InputError where it overflows, near β = 700.
     """
     logarithm = log_a0(dimension, beta)
-    require(logarithm < 700.0, "beta", beta, "unnormalized attention overflows there")
+    require(logarithm < 700.0, "beta", beta, "a smaller number: unnormalized attention overflows there")
     return math.exp(logarithm)
 
 
 def mean_attention(dimension: int, beta: float, kind: str = "softmax") -> float:
     """c(β) = ‖A‖ at the uniform density: a_1/a_0 for softmax and doubly stochastic attention, a_1 for unnormalised.
 
-    Raises InputError for an unknown kind, d < 2 or β < 0.
+    Assumes Q = K = V = I. Source: derived. Raises InputError for an unknown kind, d < 2 or β < 0.
     """
-    require(kind in KINDS, "kind", kind, f"must be one of {', '.join(KINDS)}")
+    require(kind in KINDS, "kind", kind, f"one of {', '.join(KINDS)}")
     softmax = float(consecutive_ratios(dimension, beta, 1)[0])
     return softmax * unnormalized_scale(dimension, beta) if kind == "unnormalized" else softmax
 
@@ -115,8 +116,8 @@ def growth_rates(
     Assumes Q = K = V = I. Source: derived; the fastest mode agrees with 2410.23228.
     Raises InputError for an unknown kind, d < 2, β < 0 or κ ≤ 0.
     """
-    require(kind in KINDS, "kind", kind, f"must be one of {', '.join(KINDS)}")
-    require(kappa > 0.0, "kappa", kappa, "must be positive")
+    require(kind in KINDS, "kind", kind, f"one of {', '.join(KINDS)}")
+    require(kappa > 0.0, "kappa", kappa, "positive")
     steps = consecutive_ratios(dimension, beta, max(degree, 1) + 1)
     first = 1.0 / (dimension + beta * steps[1])  # a_1/(β a_0), finite at β = 0
     over_beta = np.concatenate([[0.0, first], first * np.cumprod(steps[1:])])[: degree + 1]
@@ -139,7 +140,7 @@ def uniform_clock(scheme: Scheme, times: ArrayLike, mean_norm: float) -> NDArray
     t = depths(times)
     c, r0 = mean_norm, scheme.initial_radius
     if scheme.name in ("peri-ln", "ngpt"):
-        require(c > 0.0, "beta", 0.0, f"{scheme.name} divides by the norm of A, which vanishes at the uniform density")
+        require(c > 0.0, "beta", 0.0, f"more than zero: {scheme.name} divides by ‖A‖, zero here")
     match scheme.name:
         case "post-ln":
             return t
@@ -170,7 +171,7 @@ def log_amplification(
     and σ_1/c = (d−1)/β. Same shape as `times`. Assumes one common initial radius and Q = K = V = I. Source: derived.
     Raises InputError as `growth_rates` and `uniform_clock` do.
     """
-    require(kappa > 0.0, "kappa", kappa, "must be positive")
+    require(kappa > 0.0, "kappa", kappa, "positive")
     clock = uniform_clock(scheme, times, mean_attention(dimension, beta, kind))
     rate = float(growth_rates(dimension, beta, degree, kind)[degree])
     damping = float(eigenvalues(dimension, degree)[degree]) / kappa
@@ -186,18 +187,23 @@ def amplification(
     kind: str = "softmax",
     kappa: float = math.inf,
 ) -> NDArray[np.float64]:
-    """The factor by which a small harmonic of degree l has grown at depth t: e to the power `log_amplification`."""
-    return np.exp(log_amplification(scheme, times, dimension, beta, degree, kind, kappa))
+    """The factor by which a small harmonic of degree l has grown at depth t: e to the power `log_amplification`.
+
+    Same shape as `times`; infinite beyond 1.8e308. Assumes one common initial radius and Q = K = V = I.
+    Source: derived. Raises InputError as `growth_rates` and `uniform_clock` do.
+    """
+    with np.errstate(over="ignore"):
+        return np.exp(log_amplification(scheme, times, dimension, beta, degree, kind, kappa))
 
 
 def step_beta(dimension: int, degree: int, kind: str = "softmax") -> float:
     """The β at which the fastest mode steps from `degree` to `degree`+1: σ_{l+1}(β) = σ_l(β).
 
-    For softmax and unnormalised attention a_{l+1}/a_l = Λ_l/Λ_{l+1}, whose left side increases with β.
+    For softmax and unnormalised attention a_{l+1}/a_l = Λ_l/Λ_{l+1}, whose left side increases with β. Assumes Q = K = V = I.
     Source: derived; on the circle the fastest mode agrees with 2410.23228.
     Raises InputError for a degree below 1, an unknown kind or d < 2.
     """
-    require(degree >= 1, "degree", degree, "must be at least 1")
+    require(degree >= 1, "degree", degree, "at least 1")
     # a_0 is common to all degrees: it never decides which one is fastest, and would overflow
     kind = "softmax" if kind == "unnormalized" else kind
 
@@ -211,11 +217,14 @@ def step_beta(dimension: int, degree: int, kind: str = "softmax") -> float:
     return float(brentq(advantage, low, high, xtol=1e-13, rtol=1e-14))
 
 
-def fastest_degree(dimension: int, beta: float, kind: str = "softmax") -> int:
-    """The degree l ≥ 1 with the largest growth rate; near the steps of `step_beta` two rates are equal.
+def fastest_degree(dimension: int, beta: float, kind: str = "softmax", kappa: float = math.inf) -> int:
+    """The degree l ≥ 1 with the largest growth rate, argmax σ_l; near the steps of `step_beta` two rates are equal.
 
-    Raises InputError for d < 2, β < 0 or an unknown kind.
+    Assumes Q = K = V = I, Post-LN, noise of inverse strength κ (none by default). Source: derived; on the circle it agrees with
+    2410.23228. Raises InputError as `growth_rates` does.
     """
-    kind = "softmax" if kind == "unnormalized" else kind
-    degree = 16 + math.ceil(4.0 * math.sqrt(beta))  # the maximum of l² e^{−l²/2β} is at √(2β), lower for larger d
-    return 1 + int(np.argmax(growth_rates(dimension, beta, degree, kind)[1:]))
+    if kappa == math.inf:  # a_0 is common to all degrees, and would overflow
+        kind = "softmax" if kind == "unnormalized" else kind
+    # the maximum of l² e^{−l²/2β} is at √(2β), lower for larger d and with noise
+    degree = 16 + math.ceil(4.0 * math.sqrt(beta))
+    return 1 + int(np.argmax(growth_rates(dimension, beta, degree, kind, kappa)[1:]))

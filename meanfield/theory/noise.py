@@ -18,7 +18,8 @@ from meanfield.theory.growth import consecutive_ratios, log_a0, require_sphere
 def critical_coupling(dimension: int, beta: float) -> float:
     """κ_# = β/a_1(β), above which the uniform density is unstable; d at β = 0.
 
-    The first degree to lose stability is l = 1, since a_l decreases with l. Source: 2606.05140 and derived.
+    Unnormalised attention, Q = K = V = I. The first degree to lose stability is l = 1, since a_l decreases with l.
+    Source: 2606.05140 and derived.
     Raises InputError for d < 2 or β < 0.
     """
     second = consecutive_ratios(dimension, beta, 2)[1]
@@ -28,7 +29,7 @@ def critical_coupling(dimension: int, beta: float) -> float:
 def continuity_threshold(dimension: int) -> float:
     """β_*: the transition at κ_# is continuous for β ≤ β_*, discontinuous beyond; I_{d/2+1}/I_{d/2}(β_*) = 1/d.
 
-    Source: 2606.05140 and derived. Raises InputError for d < 2.
+    Unnormalised attention, Q = K = V = I. Source: 2606.05140 and derived. Raises InputError for d < 2.
     """
     require_sphere(dimension, 0.0)
 
@@ -42,12 +43,13 @@ def continuity_threshold(dimension: int) -> float:
 def order_parameter(dimension: int, kappas: ArrayLike) -> NDArray[np.float64]:
     """|∫x dμ| = m of the stable stationary state at β = 0: m = I_{d/2}(κm)/I_{d/2−1}(κm); same shape as `kappas`.
 
-    m = 0 for κ ≤ κ_c = d. Beyond, x = κm solves d + x a_2(x)/a_1(x) = κ: one root, no cancellation near κ_c.
+    Assumes Q = K = V = I. m = 0 for κ ≤ κ_c = d. Beyond, x = κm solves d + x a_2(x)/a_1(x) = κ: one root, no
+    cancellation near κ_c.
     Source: 2606.05140 and derived. Raises InputError for d < 2 or κ ≤ 0.
     """
     require_sphere(dimension, 0.0)
     kappa = np.asarray(kappas, dtype=np.float64)
-    require(bool(np.all(np.isfinite(kappa) & (kappa > 0.0))), "kappa", kappas, "must be positive and finite")
+    require(bool(np.all(np.isfinite(kappa) & (kappa > 0.0))), "kappa", kappas, "positive and finite")
 
     def ordered(coupling: float) -> float:
         if coupling <= dimension:

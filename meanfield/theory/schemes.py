@@ -32,12 +32,12 @@ class Scheme:
     switch_time: float = 1.0
 
     def __post_init__(self) -> None:
-        require(self.name in SCHEMES, "scheme", self.name, f"must be one of {', '.join(SCHEMES)}")
+        require(self.name in SCHEMES, "scheme", self.name, f"one of {', '.join(SCHEMES)}")
         positive = 0.0 < self.initial_radius < math.inf
-        require(positive, "initial_radius", self.initial_radius, "must be positive and finite")
+        require(positive, "initial_radius", self.initial_radius, "positive and finite")
         if not callable(self.alpha):
-            require(0.0 < self.alpha < math.inf, "alpha", self.alpha, "must be positive and finite")
-        require(0.0 <= self.switch_time < math.inf, "switch_time", self.switch_time, "must be zero or more, and finite")
+            require(0.0 < self.alpha < math.inf, "alpha", self.alpha, "positive and finite")
+        require(0.0 <= self.switch_time < math.inf, "switch_time", self.switch_time, "zero or more, and finite")
 
     def branches(self) -> tuple[tuple[float, float, Scheme], ...]:
         """(start, end, scheme) of each stretch of depth on which one smooth rule holds; only Mix-LN has two."""
@@ -48,7 +48,7 @@ class Scheme:
         return ((0.0, tau, post), (tau, math.inf, pre)) if tau > 0.0 else ((0.0, math.inf, pre),)
 
     def speed(self, t: float, radius: float, attention_norm: float) -> float:
-        """The s in dθ/dt = P_θA/s. At τ itself Mix-LN is still Post-LN."""
+        """The s in dθ/dt = P_θA/s. At τ itself Mix-LN is still Post-LN. Source: 2510.22026."""
         match self.name:
             case "post-ln":
                 return 1.0
@@ -64,7 +64,7 @@ class Scheme:
                 return math.sqrt(t + 1.0)
 
     def radial_rate(self, t: float, projection: float, attention_norm: float) -> float:
-        """dr/dt, where `projection` is ⟨θ,A⟩."""
+        """dr/dt, where `projection` is ⟨θ,A⟩. Source: 2510.22026."""
         match self.name:
             case "pre-ln":
                 return projection
@@ -91,5 +91,5 @@ class Scheme:
 def depths(times: ArrayLike) -> NDArray[np.float64]:
     """`times` as float64. Raises InputError unless every depth is zero or more, and finite."""
     t = np.asarray(times, dtype=np.float64)
-    require(bool(np.all(np.isfinite(t) & (t >= 0.0))), "times", times, "must be zero or more, and finite")
+    require(bool(np.all(np.isfinite(t) & (t >= 0.0))), "times", times, "zero or more, and finite")
     return t

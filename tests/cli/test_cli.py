@@ -78,7 +78,10 @@ def assert_one_error_and_nothing_written(folder: Path, capsys: pytest.CaptureFix
 class TestLightness:
     HEAVY = "jax|jaxlib|vtk|vtkmodules|pyvista|pydantic|scipy|h5py|xarray|matplotlib|numpy"
 
-    @pytest.mark.parametrize("arguments", ["--help", "--version", "run --help", "study --help", "info -h", "cases"])
+    @pytest.mark.parametrize(
+        "arguments",
+        ["--help", "--version", "run --help", "study --help", "info -h", "cases", "theory --help", "theory steady -h"],
+    )
     def test_help_and_lists_import_nothing_heavy(self, arguments):
         program = (
             "import sys\n"
