@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import betainc
 
 # χ is 1 up to the first angle from the centre, 0 beyond the second, and so smooth between them that a rule of degree 31 keeps
-# seven digits of moments of degree ≤ 6, and twice the degree twelve: (1−χ) and χ are both integrated.
+# seven digits of moments of degree ≤ 6, and one of degree 63 eleven: (1−χ) and χ are both integrated.
 INNER, OUTER, SMOOTHNESS = 0.4, 1.3, 10
 # The fine rule has so many times the degree.
 FACTOR = 3
