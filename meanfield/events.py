@@ -124,7 +124,12 @@ class Crossing:
 
     def mark(self, state: Any, field: Field) -> Array:
         """The number less its level."""
-        return jnp.mean(jnp.asarray(self.function(state), dtype=float)) - self.level
+        value = jnp.asarray(self.function(state), dtype=float)
+        fine = value.shape in ((), jnp.shape(state.mass()))
+        require(
+            fine, f"events.{self.name}", list(value.shape), "a function that returns one number, or one for each trial"
+        )
+        return jnp.mean(value) - self.level
 
     def place(self, state: Any, field: Field) -> Array:
         """No place: NaN."""

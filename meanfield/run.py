@@ -286,11 +286,7 @@ class Run:
                 ' run again with solver.method = "auto" or "characteristics"'
             )
         if code == integrate.UNRESOLVED:
-            return "unresolved", (
-                f"the density is no longer resolved {depth}: {float(now.max_resolution):.2g} of its spectrum stands in the"
-                f" top tenth of degrees at degree {self.template.grid.degree} (limit {float(self.limits.resolution):.2g});"
-                ' run again with a larger solver.degree or max_degree, or with solver.method = "auto" or "characteristics"'
-            )
+            return "unresolved", self._unresolved(depth)
         if code == integrate.INACCURATE:
             return "unresolved", (
                 f"sums through moments lost their accuracy {depth}: Z varies by more than {1 / ACCURACY_LIMIT:.0e} between"
@@ -306,6 +302,24 @@ class Run:
                 f"{integrate.MAX_REJECTED_IN_A_ROW} steps in a row were rejected {depth}; run again with a larger rtol",
             )
         return "complete", self._caveats()
+
+    def _unresolved(self, depth: str) -> str:
+        elsewhere = ', or with solver.method = "auto" or "characteristics"' if self.model.noise is None else ""
+        if isinstance(self.template, JointDensity) and self.state.lacks() == "radii":
+            return (
+                f"{len(self.template.radius)} radii do not resolve the density {depth}; run again with a larger solver.radii"
+                f" or a law of radii that spans less{elsewhere}"
+            )
+        share = (
+            float(self.state.shares()[0])
+            if isinstance(self.template, JointDensity)
+            else float(self.progress.max_resolution)
+        )
+        return (
+            f"the density is no longer resolved {depth}: {share:.2g} of its spectrum stands in the top tenth of degrees at"
+            f" degree {self.template.grid.degree} (limit {float(self.limits.resolution):.2g}); run again with a larger"
+            f" solver.degree or max_degree{elsewhere}"
+        )
 
     def _caveats(self) -> str:
         now, words = self.progress, [self.forewarning] if self.forewarning else []

@@ -158,6 +158,10 @@ class TestCrossings:
             self.run(events=events)
         assert words in str(refused.value)
 
+    def test_a_function_of_several_numbers_is_refused(self):
+        with pytest.raises(InputError, match=r"events\.x.*one number"):
+            self.run(events={"x": lambda state: state.mean_direction()})
+
     def test_a_case_names_them(self, tmp_path):
         changes = {
             "events.half": {"observable": "mean_cosine", "passes": 0.3},
