@@ -27,6 +27,8 @@ FAST_SUMS_FEWEST_TOKENS = 256
 # The recurrence of the Bessel ratios is verified up to here.
 LARGEST_MOMENT_BETA = 1000.0
 DEFAULT_TOKENS = 4096
+# A quadrature that sees another mass than 1 by more than this does not resolve the initial density.
+MASS_ACCURACY = 1e-6
 # A joint density has at most so many radii, and its interval ends no nearer to 0 than this share of the least radius at the
 # start: steps would shrink with it.
 MOST_RADII, LEAST_RADIUS = 512, 0.2
@@ -81,7 +83,10 @@ def _density(model: Model, law: Law, radius: Any, settings: Settings, depths: De
     grid = space.grid(settings.degree)
     if _is_unit(radius) and model.restores:
         return Density(grid, law.coefficients(grid), seen)
-    allowed = '"characteristics", "auto" or "particles", or a law of radii (normal, lognormal): one common radius is no density'
+    allowed = (
+        f'"characteristics" or "particles" for {model.normalization.case_name} from this radius, since one common radius other'
+        " than a 1 that stays is no smooth density; or a law of radii (normal, lognormal)"
+    )
     require(hasattr(radius, "density"), "method", method, allowed)
     require(model.noise is None, "noise", "given", "absent where radii have a law of their own")
     return joint_density(law, radius, grid, settings.radii, seen)
@@ -123,11 +128,15 @@ class Continuation:
         return None if self.settings.method != "auto" or noisy else self.tokens(state)
 
     def finer(self, centre: NDArray) -> Ensemble | None:
-        """The law laid on a rule that is finer about one direction; None where the run did not begin on a quadrature."""
+        """The law laid on a rule that is finer about one direction; None where the run did not begin on a quadrature, and
+        where the plain rule is too coarse for the window between the two.
+        """
         laid_at_first = self.settings.method in ("characteristics", "auto") and self.law.smooth
         if not (self.settings.refine and laid_at_first and hasattr(self.radius, "quadrature")):
             return None
         rule = refined(self.space, self.settings.degree, centre)
+        if abs(float(rule.weights @ self.law.density(rule.nodes)) - 1) >= MASS_ACCURACY:
+            return None
         return laid(rule, self.model, self.law, self.radius, self.settings, self.depths)
 
     def _other_radii(self, state: JointDensity, begun: bool) -> Any:
@@ -202,7 +211,7 @@ def laid(rule: Rule, model: Model, law: Law, radius: Any, settings: Settings, de
         f"larger: the quadrature sees mass {mass:.6g} instead of 1, so the initial density is not resolved"
         " (or a smaller concentration)"
     )
-    require(abs(mass - 1) < 1e-6, "degree", settings.degree, allowed)
+    require(abs(mass - 1) < MASS_ACCURACY, "degree", settings.degree, allowed)
     radii, radius_weights = radius.quadrature()
     x = (radii[:, None, None] * rule.nodes).reshape(-1, rule.nodes.shape[1])
     coarser = rule.coarser * density

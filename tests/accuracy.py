@@ -58,7 +58,9 @@ def scatter(space: Space, attention: mf.Attention) -> float:
     """Particles: |mean over 64 trials of the mean direction − that of the density|, in standard errors of that mean."""
     law = mf.vmf_mixture(space, [space.axis], [1.0 if space.dimension < 100 else 20.0])
     model = mf.Model(attention)
-    density = mf.solve(model, law, 0.5, 2, degree=24, rtol=1e-9, atol=1e-11).observables["mean_direction"][-1]
+    run = mf.solve(model, law, 0.5, 2, degree=24, max_degree=96, rtol=1e-9, atol=1e-11)
+    assert run.status == "complete", run.message
+    density = run.observables["mean_direction"][-1]
     options = {"method": "particles", "tokens": TOKENS, "trials": TRIALS, "rtol": 1e-6, "state": "last"}
     drawn = mf.solve(model, law, 0.5, 2, **options).observables["mean_direction"][-1]
     along = drawn @ space.axis

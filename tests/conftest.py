@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import jax
 import pytest
 from small_runs import model, two_bumps
 
 import meanfield as mf
+
+# Compiled code is mapped into memory piece by piece, and a process may have 65,530 maps; the whole suite would need more.
+MOST_MAPS = 30_000
+MAPS = Path("/proc/self/maps")
+
+
+@pytest.fixture(autouse=True)
+def room_for_compiled_code() -> Iterator[None]:
+    yield
+    if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
 
 
 @pytest.fixture(scope="session")

@@ -405,7 +405,7 @@ class TestSettings:
     def test_methods_that_do_not_fit_are_refused(self):
         with pytest.raises(mf.InputError, match='"characteristics" or "particles" for pre-ln'):
             mf.solve(model(mf.PreLN()), two_bumps(), 1.0, degree=12)
-        with pytest.raises(mf.InputError, match="radii other than 1"):
+        with pytest.raises(mf.InputError, match="one common radius other than a 1"):
             mf.solve(model(), two_bumps(), 1.0, degree=12, radius=mf.ConstantRadius(2.0))
         sharp = mf.vmf_mixture(SPHERE, [NORTH], [1e3])
         with pytest.raises(mf.InputError, match="the quadrature sees mass"):
