@@ -66,6 +66,9 @@ class Solution:
             return state
         allowed = f"the depth of a kept frame, {self.kept_times.tolist()}, of a run through layers"
         require(self.layer_step is None, "t", t, allowed)
+        noisy = self.model is not None and self.model.noise is not None and isinstance(state, Ensemble)
+        allowed = f"the depth of a kept frame, {self.kept_times.tolist()}, of tokens with noise"
+        require(not noisy, "t", t, allowed)
         assert self.model is not None
         return evolve(self.model, state, self.kept_times[index], t)
 

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import store
 from .beginning import Continuation, coarse_quadrature, fold_mark, initial_state
 from .document import case_text, refuse_other_case
+from .ensemble import Ensemble
 from .events import OWN_KINDS, Crossing, Void, passing
 from .initial import ConstantRadius, Law
 from .keys import InputError, require
@@ -31,6 +32,7 @@ from .record import Record, event_arrays, events_of
 from .run import Run
 from .settings import Depths, Settings, asked_depths, kept_frames
 from .solution import Solution
+from .stochastic import Walk
 from .version import __version__
 
 VERSIONS_RECORDED = ("jax", "jaxlib", "numpy", "scipy", "h5py")
@@ -77,8 +79,8 @@ def solve(
 
     final_time, frames: equally spaced frames from t = 0, 101 when not told; or `times`, increasing depths; or `layers`
     and `layer_step`: the layers of a network instead of the flow, each a frame unless `frames` says how many.
-    settings: method ("density", "characteristics", "particles", "auto"), degree, max_degree, tokens, trials, sums, seed,
-    rtol, atol: see `Settings`.
+    settings: method ("density", "characteristics", "particles", "auto"), degree, max_degree, tokens, trials, sums, step,
+    seed, rtol, atol: see `Settings`.
     radius: law of the starting radii; the constant 1 when absent, and for tokens of a file in their own dimension their own.
     state: which frames keep the whole state: "all", "last", or every k-th; observables are kept for every frame.
     path: a file to stream frames into, each on disk before the next is computed; `resume` goes on from it.
@@ -132,7 +134,9 @@ def _start(
     fold = fold_mark(model, law, start, settings)
     marks = (*([Void()] if model.normalization.divides_by_attention else []), *([fold] if fold else []), *events)
     continuation = Continuation(model, law, radius, settings, depths)
-    run = Run(model, start, depths, settings.rtol, settings.atol, custom, marks, continuation)
+    noisy = model.noise is not None and isinstance(start, Ensemble)
+    walk = Walk(settings.seed, settings.step) if noisy else None
+    run = Run(model, start, depths, settings.rtol, settings.atol, custom, marks, continuation, walk)
     if settings.method in ("characteristics", "auto") and law.smooth:
         run.forewarning = coarse_quadrature(model, law.space, settings.degree, depths)
     return run
