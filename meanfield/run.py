@@ -24,6 +24,7 @@ from .keys import require
 from .model import Model
 from .precision import float64, float64_leaves
 from .settings import Depths
+from .statistics import Statistics
 from .stochastic import Walk
 
 # A density whose spectrum carries more than this in its top tenth of degrees is no longer resolved.
@@ -89,6 +90,7 @@ class Run:
         self.depths, self.times, self.custom = depths, depths.times, dict(custom)
         self.tolerances, self.continuation = (rtol, atol), continuation
         self.walk = None if walk is None else Walk(np.asarray(walk.seed), np.asarray(walk.step))
+        self.statistics: Statistics | None = None
         self.forewarning = ""  # what is known from the start to limit the accuracy
         self.events: list[Event] = []
         self._torn: int | None = None  # the token at which a void opened
@@ -274,6 +276,8 @@ class Run:
         values, arrays, self._ends = _to_numpy(_compiled(_observe)(*arguments))
         for name, function in self.custom.items():
             values[name] = np.asarray(float64(function)(self.state))
+        if self.statistics is not None:
+            values |= self.statistics(self.model, self.state, float(self.progress.t))
         unresolved = np.nanmax(values["resolution"], initial=0.0) > float(self.limits.resolution)
         if unresolved and self.progress.status == integrate.COMPLETE:
             self.progress = self.progress._replace(

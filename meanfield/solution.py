@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import store
+from . import bands, store
 from .density import Density
 from .ensemble import Ensemble
 from .events import Event
@@ -121,6 +121,14 @@ class Solution:
 
         return at
 
+    @property
+    def bands(self) -> dict[str, Float]:
+        """Every observable that has trials: name → its quantiles 0.05, 0.5, 0.95 over them, (time, band, ...)."""
+        names = [
+            name.removeprefix("bands/") for name in self.dims if name.startswith("bands/") and name != "bands/band"
+        ]
+        return {name: bands.of_trials(self.observables[name], axis=1) for name in names}
+
     def to_xarray(self) -> Any:
         """The whole run as an xarray.DataTree with the names, dimensions and attributes of the file."""
         import xarray
@@ -177,16 +185,21 @@ class Solution:
         return Path(path)
 
     def _values(self, name: str) -> NDArray:
+        if name in self.fixed:
+            return self.fixed[name]
         if name.startswith("observables/"):
             return self.observables[name.removeprefix("observables/")]
-        return self.arrays[name] if name in self.arrays else self.fixed[name]
+        if name.startswith("bands/"):
+            return bands.of_trials(self.observables[name.removeprefix("bands/")], axis=1)
+        return self.arrays[name]
 
     def _variables(self) -> list[store.Variable]:
         """Every array of the solution as the file has it."""
         whole = np.array_equal(self.kept_times, self.times)
         kept = None if whole else tuple(int(i) for i in np.searchsorted(self.times, self.kept_times))
         variables = []
-        for name in [*(f"observables/{name}" for name in self.observables), *self.arrays, *self.fixed]:
+        shown = [f"observables/{name}" for name in self.observables] + [f"bands/{name}" for name in self.bands]
+        for name in [*shown, *self.arrays, *self.fixed]:
             value, timed = self._values(name), name not in self.fixed
             lead = 1 if timed else 0
             bare = tuple(f"{name.split('/')[-1]}_{axis}" for axis in range(value.ndim - lead))

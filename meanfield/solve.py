@@ -32,6 +32,8 @@ from .record import Record, event_arrays, events_of
 from .run import Run
 from .settings import Depths, Settings, asked_depths, kept_frames
 from .solution import Solution
+from .statistics import NAMES as STATISTICS
+from .statistics import Statistics, refuse_statistics
 from .stochastic import Walk
 from .version import __version__
 
@@ -71,6 +73,7 @@ def solve(
     resume: bool = False,
     observables: Mapping[str, Callable[[Any], ArrayLike]] | None = None,
     events: Mapping[str, tuple[str, float] | Callable[[Any], Any]] | None = None,
+    statistics: Statistics | None = None,
     progress: Callable[[FrameReport], None] | None = None,
     case: str | None = None,
     **settings: Any,
@@ -87,6 +90,7 @@ def solve(
     observables: a user's own, name → function of the state (`Density` or `Ensemble`) returning a number or array.
     events: a user's own, name → (standard observable, level), or a function of the state made of jax.numpy whose first zero
     is the event: located to the step tolerance, in `Solution.events` and in the file.
+    statistics: particles: quantiles, speed, clusters and rank at every frame, as observables: see `Statistics`.
 
     Returns a Solution of NumPy float64 arrays, whatever the JAX settings. Raises InputError for input that is wrong, and
     PrecisionError where it is traced. A run that stops early returns what it has, and says why in `status` and `message`.
@@ -97,11 +101,15 @@ def solve(
     kept = kept_frames(state, len(depths.times))
     if case is None:
         named = {name: what for name, what in (events or {}).items() if not callable(what)}
-        case = case_text(model, initial, radius, chosen, depths, state, named)
+        case = case_text(model, initial, radius, chosen, depths, state, named, statistics)
     for name in observables or {}:
-        require(name not in STANDARD, "observables", name, "names other than those of the standard observables")
+        fine = name not in STANDARD and name not in STATISTICS
+        require(fine, "observables", name, "names other than those of the standard observables")
     crossings = [_crossing(name, what) for name, what in (events or {}).items()]
     run = _start(model, initial, radius, depths, chosen, observables or {}, crossings)
+    if statistics is not None:
+        refuse_statistics(run.template, initial.space)
+        run.statistics = statistics
     with _interruptible() as interrupted:
         return _frames(run, chosen, case, kept, path, overwrite, resume, progress, interrupted)
 
