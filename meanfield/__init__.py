@@ -41,6 +41,7 @@ _WHERE = {
     "perturbed_uniform": "initial",
     "equiangular": "initial",
     "orthogonal": "initial",
+    "Statistics": "statistics",
     "evolve": "integrate",
     "apply_layers": "layers",
     "solve": "solve",

@@ -19,6 +19,7 @@ from .keys import require
 from .model import Model
 from .refinement import Rule, plain, refined
 from .settings import Depths, Settings
+from .stochastic import refuse_step
 
 # Moments lose e^{2β} of relative accuracy where Z is least; up to here that leaves 1e-9.
 FAST_SUMS_LARGEST_BETA = 7.0
@@ -38,8 +39,17 @@ def initial_state(
     model: Model, law: Law, radius: Any, settings: Settings, depths: Depths
 ) -> Density | JointDensity | Ensemble:
     """The state at t = 0 that `settings.method` asks for. InputError where law, model and method do not fit together."""
+    _refuse_unfit(model, law.space, settings, depths)
+    state = _state(model, law, radius, settings, depths)
+    if model.noise is not None and isinstance(state, Ensemble):
+        refuse_step(settings.step, float(model.noise.kappa), law.space.dimension)
+    return state
+
+
+def _state(
+    model: Model, law: Law, radius: Any, settings: Settings, depths: Depths
+) -> Density | JointDensity | Ensemble:
     space, method = law.space, settings.method
-    _refuse_unfit(model, space, settings, depths)
     going_on = law.ensemble()
     if going_on is not None and method != "density" and settings.tokens in (None, going_on.x.shape[-2]):
         return _going_on(model, going_on, radius, space, settings, depths)
@@ -70,7 +80,15 @@ def _refuse_unfit(model: Model, space: Any, settings: Settings, depths: Depths) 
         require(method == "particles", "method", method, '"particles" where attention is causal: tokens have an order')
     if model.noise is not None:
         require(depths.layers is None, "layers", depths.layers, "absent where there is noise: it acts on a flow")
-        require(method in ("density", "auto"), "method", method, '"density" where there is noise')
+        allowed = '"density" or "particles" where there is noise'
+        require(method != "characteristics", "method", method, allowed)
+        require(
+            method != "particles" or not space.rings, "method", method, '"density" for noise on rings (zonal geometry)'
+        )
+    else:
+        require(
+            settings.step is None, "step", settings.step, "absent where there is no noise: steps follow the tolerances"
+        )
     if depths.layers is not None:
         require(method != "density", "method", method, '"characteristics" or "particles": layers move tokens')
 

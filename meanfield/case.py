@@ -36,6 +36,7 @@ from .record import events_of
 from .settings import Depths, Settings, asked_depths, kept_frames
 from .solution import STATES, Solution
 from .solve import solve
+from .statistics import Statistics
 
 TIME_KEYS = {
     "final": Key(float, "last depth; frames are equally spaced from 0 to it", None),
@@ -44,7 +45,13 @@ TIME_KEYS = {
     "layers": Key(int, "number of layers of a network instead of a flow", None),
     "step": Key(float, "step of a layer", None),
 }
-OUTPUT_KEYS = {"state": Key(str | int, 'which frames keep the state: "all", "last" or every k-th', "all")}
+OUTPUT_KEYS = {
+    "state": Key(str | int, 'which frames keep the state: "all", "last" or every k-th', "all"),
+    "statistics": Key(
+        bool, "particles: quantiles of cosines and radii, speed, clusters and rank at every frame", False
+    ),
+    **Statistics.case_keys,
+}
 SECTIONS = ("title", "geometry", "attention", "normalization", "noise", "initial", "solver", "time", "output", "events")
 LARGEST_FILE = 16 * 1024**2
 
@@ -63,6 +70,7 @@ class Case:
     depths: Depths
     state: str | int
     events: Mapping[str, tuple[str, float]]
+    statistics: Statistics | None = None
 
     @property
     def times(self) -> NDArray:
@@ -90,6 +98,7 @@ class Case:
                 path=path,
                 case=self.text,
                 events=self.events,
+                statistics=self.statistics,
                 **vars(self.settings),
                 **options,
             )
@@ -104,7 +113,7 @@ class Case:
 
 def _placed(problem: InputError) -> InputError:
     """The error of a run with the section in which its key stands."""
-    own = {"solver": Settings.case_keys, "attention": Attention.case_keys, "time": TIME_KEYS}
+    own = {"solver": Settings.case_keys, "attention": Attention.case_keys, "time": TIME_KEYS, "output": OUTPUT_KEYS}
     section = next((name for name, keys in own.items() if problem.key.split(".")[0] in keys), None)
     return problem if section is None else problem.under(section)
 
@@ -169,10 +178,22 @@ def from_document(document: Mapping[str, Any], folder: Path) -> Case:
     time = _values("time", TIME_KEYS, document.get("time", {}))
     asked = {"final_time": time["final"], "layer_step": time["step"]}
     depths = _constructed("time", asked_depths, {**asked, **{key: time[key] for key in ("frames", "times", "layers")}})
-    state = _values("output", OUTPUT_KEYS, document.get("output", {}))["state"]
-    _constructed("output", kept_frames, {"state": state, "count": len(depths.times)})
-    events = _events(document.get("events", {}))
-    return Case(document, folder, title, Model(attention, scheme, noise), law, radius, settings, depths, state, events)
+    output = _values("output", OUTPUT_KEYS, document.get("output", {}))
+    _constructed("output", kept_frames, {"state": output["state"], "count": len(depths.times)})
+    chosen = _constructed("output", Statistics, {"cluster_threshold": output["cluster_threshold"]})
+    return Case(
+        document,
+        folder,
+        title,
+        Model(attention, scheme, noise),
+        law,
+        radius,
+        settings,
+        depths,
+        output["state"],
+        _events(document.get("events", {})),
+        chosen if output["statistics"] else None,
+    )
 
 
 def _attention(document: Mapping[str, Any], space: Any, folder: Path) -> Attention:
@@ -225,8 +246,9 @@ def open_run(path: str | Path) -> Solution:
         step = case.depths.layer_step
         model, templates = case.model if step is None else case.model.of_layers(step), _templates(case, stored)
     observables = {name.split("/")[1]: a for name, a in stored.arrays.items() if name.startswith("observables/")}
-    fixed = {name: a for name, a in stored.fixed.items() if name.split("/")[0] in {cls.name for cls in STATES}}
-    arrays = {name: a for name, a in stored.arrays.items() if not name.startswith("observables/")}
+    states = {cls.name for cls in STATES}
+    fixed = {name: a for name, a in stored.fixed.items() if name.split("/")[0] in {*states, "observables", "bands"}}
+    arrays = {name: a for name, a in stored.arrays.items() if name.split("/")[0] in states}
     return Solution(
         times=stored.times,
         observables=observables,

@@ -22,6 +22,7 @@ def case_text(
     depths: Depths,
     state: str | int,
     events: Mapping[str, tuple[str, float]] | None = None,
+    statistics: Any = None,
 ) -> str:
     """The TOML text of a run made from Python; empty where a part of it cannot be written as TOML."""
     try:
@@ -41,11 +42,16 @@ def case_text(
             "solver": {key: value for key, value in changed.items() if value is not None},
             "time": described_depths(depths),
             "events": {name: {"observable": seen, "passes": level} for name, (seen, level) in (events or {}).items()},
-            "output": {} if state == "all" else {"state": state},
+            "output": ({} if state == "all" else {"state": state}) | described_statistics(statistics),
         }
         return tomli_w.dumps({section: table for section, table in document.items() if table})
     except (AttributeError, TypeError):
         return ""
+
+
+def described_statistics(statistics: Any) -> dict[str, Any]:
+    """What the [output] section says of statistics."""
+    return {} if statistics is None else {"statistics": True, **described(statistics)}
 
 
 def described_depths(depths: Depths) -> dict[str, Any]:

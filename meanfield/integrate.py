@@ -193,12 +193,15 @@ def evolve(
     t0, t1, the moving array and the weights: accepted steps are stored, at most `max_steps` a branch, and replayed
     backwards; beyond, gradients are NaN. Tolerances, grids and the interval of random heads are constants, of gradient 0.
     With derivative = "forward" jax.jvp and jax.jacfwd work instead.
-    InputError for depths that are not finite or decrease, another derivative, and max_steps below 1. Where the integrator
-    cannot go on (non-finite values, step underflow), and where traced depths decrease, the moving array comes back as NaN.
+    InputError for depths that are not finite or decrease, tokens with noise, another derivative, and max_steps below 1.
+    Where the integrator cannot go on (non-finite values, step underflow), and where traced depths decrease, the moving
+    array comes back as NaN.
     """
     if not any(isinstance(depth, jax.core.Tracer) for depth in (t0, t1)):
         require(bool(np.isfinite(t0)) and bool(np.isfinite(t1)), "t1", (t0, t1), "finite depths t0 and t1")
         require(bool(t0 <= t1), "t1", t1, f"a depth of at least t0 = {t0}: depth only grows")
+    fine = model.noise is None or hasattr(state, "diffusion")
+    require(fine, "noise", "given", "absent for tokens, whose noise is drawn: solve moves them, or stochastic.advance")
     require(derivative in ("reverse", "forward"), "derivative", derivative, '"reverse" or "forward"')
     whole = isinstance(max_steps, int) and not isinstance(max_steps, bool) and max_steps >= 1
     require(whole, "max_steps", max_steps, "an integer of at least 1")

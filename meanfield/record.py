@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import store
+from . import bands, statistics, store
 from .events import Event
 from .keys import require
 from .observables import STANDARD
 from .run import Run
 from .solution import Solution
+
+# Groups that hold every frame, whichever keep the state.
+EVERY_FRAME = ("observables/", "bands/")
 
 
 class Record:
@@ -33,15 +36,29 @@ class Record:
         self.templates: dict[str, Any] = {}
         trial = ("trial",) * (np.ndim(run.template.moving) - 2) if run.template.holds_radii else ()
         for name, value in values.items():
-            own = (
-                ("axis",) if name == "mean_direction" else tuple(f"{name}_{i}" for i in range(value.ndim - len(trial)))
-            )
+            known = {"mean_direction": ("axis",), **{other: own for other, (own, _) in statistics.NAMES.items()}}
+            own = known.get(name, tuple(f"{name}_{i}" for i in range(value.ndim - len(trial))))
             self.dims[f"observables/{name}"] = (*trial, *own)[: value.ndim] if value.ndim else ()
-            self.long_names[f"observables/{name}"] = STANDARD.get(name, f"{name}, given by the user")
+            meanings = {**STANDARD, **{other: meaning for other, (_, meaning) in statistics.NAMES.items()}}
+            self.long_names[f"observables/{name}"] = meanings.get(name, f"{name}, given by the user")
+        if run.statistics is not None:
+            self._coordinate(
+                "observables/quantile", statistics.QUANTILES, "probability of a quantile over tokens or pairs"
+            )
+        self.banded = list(bands.layout(self.dims, values))
+        for name, (dims, shape) in bands.layout(self.dims, values).items():
+            self.dims[f"bands/{name}"], self.shapes[f"bands/{name}"] = dims, shape
+            self.long_names[f"bands/{name}"] = f"{self.long_names[f'observables/{name}']}: {bands.MEANING}"
+        if self.banded:
+            self._coordinate("bands/band", bands.BANDS, "probability of a quantile over trials")
         self.depths: list[float] = []
         self.observables: list[dict[str, NDArray]] = []
         self.states: dict[int, dict[str, NDArray]] = {}
         self.adopt(run.template)
+
+    def _coordinate(self, name: str, values: NDArray, meaning: str) -> None:
+        """A fixed array that names the places along the dimension of its name."""
+        self.dims[name], self.long_names[name], self.fixed[name] = (name.split("/")[1],), meaning, values
 
     def adopt(self, template: Any) -> None:
         """Make room for the arrays of another state."""
@@ -60,7 +77,9 @@ class Record:
 
     def frame(self, index: int) -> dict[str, NDArray]:
         """The values of a frame by their names in the file, in the shapes that the file has now."""
-        values = {f"observables/{name}": value for name, value in self.observables[index].items()}
+        seen = self.observables[index]
+        values = {f"observables/{name}": value for name, value in seen.items()}
+        values |= {f"bands/{name}": bands.of_trials(seen[name]) for name in self.banded}
         if index in self.states:
             values |= {name: self._array(index, name) for name in self._arrays()}
         return values
@@ -70,7 +89,7 @@ class Record:
         return [self.frame(index) for index in range(len(self.depths))]
 
     def _arrays(self) -> list[str]:
-        return [name for name in self.shapes if not name.startswith("observables/")]
+        return [name for name in self.shapes if not name.startswith(EVERY_FRAME)]
 
     def _array(self, index: int, name: str) -> NDArray:
         """An array of a frame: with zeros for degrees that it did not have, NaN where another kind of state held it."""
@@ -88,7 +107,7 @@ class Record:
                 self.dims[name],
                 shape,
                 long_name=self.long_names[name],
-                frames=kept if not name.startswith("observables/") else None,
+                frames=None if name.startswith(EVERY_FRAME) else kept,
             )
             for name, shape in self.shapes.items()
         ]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from . import integrate, layers, observables
+from . import integrate, layers, observables, stochastic
 from .attention import Attention
 from .beginning import Continuation
 from .density import Density
@@ -24,6 +24,8 @@ from .keys import require
 from .model import Model
 from .precision import float64, float64_leaves
 from .settings import Depths
+from .statistics import Statistics
+from .stochastic import Walk
 
 # A density whose spectrum carries more than this in its top tenth of degrees is no longer resolved.
 RESOLUTION_LIMIT = 1e-4
@@ -69,7 +71,8 @@ def _marked(attention: Attention, state: Any, t: Any, marks: tuple) -> Any:
 class Run:
     """A run in progress: the template of the state, where it stands, and how to take it one frame further.
 
-    marks: of the events to be looked for. continuation: what a density becomes when it is no longer resolved.
+    marks: of the events to be looked for. continuation: what a density becomes when it is no longer resolved. walk: the
+    seed and the step of tokens with noise.
     """
 
     def __init__(
@@ -82,9 +85,12 @@ class Run:
         custom: Mapping[str, Callable],
         marks: tuple[Any, ...] = (),
         continuation: Continuation | None = None,
+        walk: Walk | None = None,
     ) -> None:
         self.depths, self.times, self.custom = depths, depths.times, dict(custom)
         self.tolerances, self.continuation = (rtol, atol), continuation
+        self.walk = None if walk is None else Walk(np.asarray(walk.seed), np.asarray(walk.step))
+        self.statistics: Statistics | None = None
         self.forewarning = ""  # what is known from the start to limit the accuracy
         self.events: list[Event] = []
         self._torn: int | None = None  # the token at which a void opened
@@ -138,8 +144,12 @@ class Run:
         for end, branch in self.model.segments():
             until = np.asarray(min(target, float(end)))
             if progress.t < until and progress.status == integrate.COMPLETE:
-                arguments = branch, self.template, progress, until, self.limits, self.marks
-                progress = _to_numpy(_compiled(_advance)(*arguments))
+                if self.walk is None:
+                    arguments = branch, self.template, progress, until, self.limits, self.marks
+                    progress = _to_numpy(_compiled(_advance)(*arguments))
+                else:
+                    walked = branch, self.template, progress, until, self.walk, self.limits, self.marks
+                    progress = _to_numpy(_compiled(stochastic.advance)(*walked))
         return progress
 
     def _through_layers(self, progress: Progress, last: int, step: NDArray) -> Progress:
@@ -190,7 +200,8 @@ class Run:
                 low, high = float(now.marked_at), float(now.t)
             else:
                 continue
-            if self.depths.layer_step is not None:
+            # between layers there is nothing, and a path of noise is another one with other steps
+            if self.depths.layer_step is not None or self.walk is not None:
                 self._happened(number, high, *self._ends[number][1:])
             else:
                 self._find(number, before, index, low, high)
@@ -265,6 +276,8 @@ class Run:
         values, arrays, self._ends = _to_numpy(_compiled(_observe)(*arguments))
         for name, function in self.custom.items():
             values[name] = np.asarray(float64(function)(self.state))
+        if self.statistics is not None:
+            values |= self.statistics(self.model, self.state, float(self.progress.t))
         unresolved = np.nanmax(values["resolution"], initial=0.0) > float(self.limits.resolution)
         if unresolved and self.progress.status == integrate.COMPLETE:
             self.progress = self.progress._replace(

@@ -29,6 +29,7 @@ class Settings:
     tokens: int | None = None
     trials: int = 1
     sums: Sums = "auto"
+    step: float | None = None
     seed: int = 0
     rtol: float = 1e-8
     atol: float = 1e-10
@@ -49,6 +50,7 @@ class Settings:
         "tokens": Key(int, "particles: number of random tokens; all of a token file, else 4096, when absent", None),
         "trials": Key(int, "particles: independent draws of the random tokens", 1),
         "sums": Key(str, "auto, fast (through moments) or direct (token by token)", "auto"),
+        "step": Key(float, "particles with noise: the fixed step", None),
         "seed": Key(int, "seed of the random draws", 0),
         "rtol": Key(float, "relative tolerance of a step", 1e-8),
         "atol": Key(float, "absolute tolerance of a step", 1e-10),
@@ -74,6 +76,8 @@ class Settings:
         if self.tokens is not None:
             fine = _is_integer(self.tokens) and 1 <= self.tokens <= 10**8
             require(fine, "tokens", self.tokens, "an integer from 1 to 100000000")
+        if self.step is not None:
+            require(bool(np.isfinite(self.step)) and self.step > 0, "step", self.step, "a finite number above 0")
         require(0 < self.rtol <= 0.1 and self.rtol >= 1e-14, "rtol", self.rtol, "a number from 1e-14 to 0.1")
         require(0 < self.atol <= 0.1, "atol", self.atol, "a number above 0 and at most 0.1")
 

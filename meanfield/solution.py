@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import store
+from . import bands, store
 from .density import Density
 from .ensemble import Ensemble
 from .events import Event
@@ -66,6 +66,9 @@ class Solution:
             return state
         allowed = f"the depth of a kept frame, {self.kept_times.tolist()}, of a run through layers"
         require(self.layer_step is None, "t", t, allowed)
+        noisy = self.model is not None and self.model.noise is not None and isinstance(state, Ensemble)
+        allowed = f"the depth of a kept frame, {self.kept_times.tolist()}, of tokens with noise"
+        require(not noisy, "t", t, allowed)
         assert self.model is not None
         return evolve(self.model, state, self.kept_times[index], t)
 
@@ -117,6 +120,14 @@ class Solution:
             return np.asarray(_velocity(branch, probe, depth, A))
 
         return at
+
+    @property
+    def bands(self) -> dict[str, Float]:
+        """Every observable that has trials: name → its quantiles 0.05, 0.5, 0.95 over them, (time, band, ...)."""
+        names = [
+            name.removeprefix("bands/") for name in self.dims if name.startswith("bands/") and name != "bands/band"
+        ]
+        return {name: bands.of_trials(self.observables[name], axis=1) for name in names}
 
     def to_xarray(self) -> Any:
         """The whole run as an xarray.DataTree with the names, dimensions and attributes of the file."""
@@ -174,16 +185,21 @@ class Solution:
         return Path(path)
 
     def _values(self, name: str) -> NDArray:
+        if name in self.fixed:
+            return self.fixed[name]
         if name.startswith("observables/"):
             return self.observables[name.removeprefix("observables/")]
-        return self.arrays[name] if name in self.arrays else self.fixed[name]
+        if name.startswith("bands/"):
+            return bands.of_trials(self.observables[name.removeprefix("bands/")], axis=1)
+        return self.arrays[name]
 
     def _variables(self) -> list[store.Variable]:
         """Every array of the solution as the file has it."""
         whole = np.array_equal(self.kept_times, self.times)
         kept = None if whole else tuple(int(i) for i in np.searchsorted(self.times, self.kept_times))
         variables = []
-        for name in [*(f"observables/{name}" for name in self.observables), *self.arrays, *self.fixed]:
+        shown = [f"observables/{name}" for name in self.observables] + [f"bands/{name}" for name in self.bands]
+        for name in [*shown, *self.arrays, *self.fixed]:
             value, timed = self._values(name), name not in self.fixed
             lead = 1 if timed else 0
             bare = tuple(f"{name.split('/')[-1]}_{axis}" for axis in range(value.ndim - lead))

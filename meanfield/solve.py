@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import store
 from .beginning import Continuation, coarse_quadrature, fold_mark, initial_state
 from .document import case_text, refuse_other_case
+from .ensemble import Ensemble
 from .events import OWN_KINDS, Crossing, Void, passing
 from .initial import ConstantRadius, Law
 from .keys import InputError, require
@@ -31,6 +32,9 @@ from .record import Record, event_arrays, events_of
 from .run import Run
 from .settings import Depths, Settings, asked_depths, kept_frames
 from .solution import Solution
+from .statistics import NAMES as STATISTICS
+from .statistics import Statistics, refuse_statistics
+from .stochastic import Walk
 from .version import __version__
 
 VERSIONS_RECORDED = ("jax", "jaxlib", "numpy", "scipy", "h5py")
@@ -69,6 +73,7 @@ def solve(
     resume: bool = False,
     observables: Mapping[str, Callable[[Any], ArrayLike]] | None = None,
     events: Mapping[str, tuple[str, float] | Callable[[Any], Any]] | None = None,
+    statistics: Statistics | None = None,
     progress: Callable[[FrameReport], None] | None = None,
     case: str | None = None,
     **settings: Any,
@@ -77,14 +82,15 @@ def solve(
 
     final_time, frames: equally spaced frames from t = 0, 101 when not told; or `times`, increasing depths; or `layers`
     and `layer_step`: the layers of a network instead of the flow, each a frame unless `frames` says how many.
-    settings: method ("density", "characteristics", "particles", "auto"), degree, max_degree, tokens, trials, sums, seed,
-    rtol, atol: see `Settings`.
+    settings: method ("density", "characteristics", "particles", "auto"), degree, max_degree, tokens, trials, sums, step,
+    seed, rtol, atol: see `Settings`.
     radius: law of the starting radii; the constant 1 when absent, and for tokens of a file in their own dimension their own.
     state: which frames keep the whole state: "all", "last", or every k-th; observables are kept for every frame.
     path: a file to stream frames into, each on disk before the next is computed; `resume` goes on from it.
     observables: a user's own, name → function of the state (`Density` or `Ensemble`) returning a number or array.
     events: a user's own, name → (standard observable, level), or a function of the state made of jax.numpy whose first zero
     is the event: located to the step tolerance, in `Solution.events` and in the file.
+    statistics: particles: quantiles, speed, clusters and rank at every frame, as observables: see `Statistics`.
 
     Returns a Solution of NumPy float64 arrays, whatever the JAX settings. Raises InputError for input that is wrong, and
     PrecisionError where it is traced. A run that stops early returns what it has, and says why in `status` and `message`.
@@ -95,11 +101,15 @@ def solve(
     kept = kept_frames(state, len(depths.times))
     if case is None:
         named = {name: what for name, what in (events or {}).items() if not callable(what)}
-        case = case_text(model, initial, radius, chosen, depths, state, named)
+        case = case_text(model, initial, radius, chosen, depths, state, named, statistics)
     for name in observables or {}:
-        require(name not in STANDARD, "observables", name, "names other than those of the standard observables")
+        fine = name not in STANDARD and name not in STATISTICS
+        require(fine, "observables", name, "names other than those of the standard observables")
     crossings = [_crossing(name, what) for name, what in (events or {}).items()]
     run = _start(model, initial, radius, depths, chosen, observables or {}, crossings)
+    if statistics is not None:
+        refuse_statistics(run.template, initial.space)
+        run.statistics = statistics
     with _interruptible() as interrupted:
         return _frames(run, chosen, case, kept, path, overwrite, resume, progress, interrupted)
 
@@ -132,7 +142,9 @@ def _start(
     fold = fold_mark(model, law, start, settings)
     marks = (*([Void()] if model.normalization.divides_by_attention else []), *([fold] if fold else []), *events)
     continuation = Continuation(model, law, radius, settings, depths)
-    run = Run(model, start, depths, settings.rtol, settings.atol, custom, marks, continuation)
+    noisy = model.noise is not None and isinstance(start, Ensemble)
+    walk = Walk(settings.seed, settings.step) if noisy else None
+    run = Run(model, start, depths, settings.rtol, settings.atol, custom, marks, continuation, walk)
     if settings.method in ("characteristics", "auto") and law.smooth:
         run.forewarning = coarse_quadrature(model, law.space, settings.degree, depths)
     return run
