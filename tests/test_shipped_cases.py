@@ -79,13 +79,6 @@ def radii_of_mix_ln(run):
     np.testing.assert_allclose(run.observables["mass"], 1, atol=1e-12)
 
 
-def random_weights(run):
-    cosine = run.observables["mean_cosine"]
-    assert cosine.shape[1] > 1
-    np.testing.assert_allclose(run.bands["mean_cosine"][:, 1], np.median(cosine, axis=1), rtol=1e-12)
-    assert cosine[-1].mean() > cosine[0].mean()
-
-
 def real_tokens(run):
     assert run.observables["mean_cosine"][-1] > run.observables["mean_cosine"][0]
 
